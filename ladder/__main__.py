@@ -16,6 +16,7 @@ from ladder.core.common.command_line import (
     describe_missing_package,
     describe_system_error,
     replace_unprintable,
+    version,
 )
 from ladder.core.common.errors import LadderError
 
@@ -43,7 +44,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     replace_unprintable()
     try:
-        options = _parser().parse_args(arguments)
+        arguments = sys.argv[1:] if arguments is None else arguments
+        options = _parser().parse_args(arguments or ["--help"])
         status: int = options.run(options)
         return status
     except LadderError as error:
@@ -62,6 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = Parser(prog="python -m ladder", description="Kernels of GPT-2's layers, rung by rung.")
+    parser.add_argument("--version", action="version", version=version())
     commands = Commands(parser)
     for module in (
         sources,

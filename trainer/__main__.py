@@ -23,6 +23,7 @@ import os
 import sys
 from collections.abc import Sequence
 
+from ladder.core.common.command_line import did_you_mean, version
 from ladder.core.common.errors import LadderError
 from ladder.core.common.install import ROOT
 from trainer.commands.command import run
@@ -51,10 +52,14 @@ def main(argv: Sequence[str]) -> int:
         status: int = importlib.import_module(ROOT + COMMANDS[command]).main(rest)
         return status
     if command and not command.startswith("-"):
-        known = ", ".join(COMMANDS)
+        asked = f"{command!r}{did_you_mean(command, COMMANDS)}"
         raise LadderError(
-            f"unknown command {command!r}; the commands are {known}; flags alone train a model"
+            f"unknown command {asked}; the commands are {', '.join(COMMANDS)}; flags alone train "
+            "a model"
         )
+    if command == "--version":
+        print(version())
+        return 0
     from trainer.commands.parser import parse
 
     flags = parse(argv)  # a wrong flag is reported before anything slow is imported

@@ -138,7 +138,7 @@ def test_the_committed_pages_show_what_the_kernels_and_results_say(capsys):
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
-        ("", "COMMAND"),
+        ("chekc gelu", "did you mean check?"),
         ("climb", "'climb'"),
         ("docs --chekc", "did you mean --check?"),
         ("list nosuch.op", "'nosuch.op'"),

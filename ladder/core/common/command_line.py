@@ -5,15 +5,18 @@ from __future__ import annotations
 import argparse
 import difflib
 import errno
+import importlib.metadata
 import io
 import os
+import re
 import sys
 import typing
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from ladder.core.common.errors import LadderError
 from ladder.core.common.files import NO_SPACE
+from ladder.core.common.install import ROOT, pip
 
 
 class Parser(argparse.ArgumentParser):
@@ -23,6 +26,9 @@ class Parser(argparse.ArgumentParser):
         super().__init__(allow_abbrev=False, **kwargs)
 
     def error(self, message: str) -> typing.NoReturn:
+        if wrong := re.search(r"invalid choice: '(.*)' \(choose from (.*)\)", message):
+            hint = did_you_mean(wrong[1], re.findall(r"[^', ]+", wrong[2]))
+            message = message.replace(" (choose", f"{hint} (choose")
         lists = "commands" if self._subparsers else "flags"
         raise LadderError(
             f"{message.removeprefix('argument ')}; {self.prog} --help lists the {lists}"
@@ -38,11 +44,21 @@ class Parser(argparse.ArgumentParser):
         if unknown:
             if not unknown[0].startswith("-"):
                 self.error(f"{unknown[0]!r} is one word too many, or must stand before the flags")
-            known = difflib.get_close_matches(unknown[0], self._option_string_actions, n=1)
-            hint = f" (did you mean {known[0]}?)" if known else ""
+            hint = did_you_mean(unknown[0], self._option_string_actions)
             flag = unknown[0] if unknown[0].isprintable() else repr(unknown[0])
             self.error(f"there is no flag {flag}{hint}")
         return parsed, unknown
+
+
+def did_you_mean(typed: str, known: Iterable[str]) -> str:
+    """ " (did you mean …?)", to follow what was typed wrong; "" where nothing known is near."""
+    near = difflib.get_close_matches(typed, list(known), n=1)
+    return f" (did you mean {near[0]}?)" if near else ""
+
+
+def version() -> str:
+    """The version that is installed."""
+    return importlib.metadata.version("kernel-ladder")
 
 
 def replace_unprintable() -> None:
@@ -56,8 +72,10 @@ def describe_missing_package(error: ModuleNotFoundError) -> str:
     """One line for a package that this Python lacks. Raises the error where a module of ours is
     missing."""
     package = (error.name or "").partition(".")[0]
-    if package in ("", "ladder", "trainer", "reference"):
+    if package in ("", "kernel_ladder", "ladder", "trainer", "reference"):
         raise error
+    if ROOT:
+        return f"this Python lacks the package {package}; {pip(f'install {package}')} adds it"
     return (
         f"{sys.executable} lacks the package {package}; 'make setup' puts it into .venv: run "
         ".venv/bin/python instead"

@@ -1,0 +1,82 @@
+"""The wheel: what a user has who installs the project and never clones it."""
+
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+pytestmark = [pytest.mark.slow, pytest.mark.emulator, pytest.mark.xdist_group("wheel")]
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory):
+    """A folder with the installed wheel, and another project's package `trainer`."""
+    folder = tmp_path_factory.mktemp("wheel")
+    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
+    build = [*pip, "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", folder, ROOT]
+    subprocess.run(build, check=True, capture_output=True)
+    (wheel,) = folder.glob("*.whl")
+    site = folder / "site"
+    subprocess.run([*pip, "install", "--no-deps", "--target", site, wheel], check=True)
+    (site / "trainer").mkdir()
+    (site / "trainer" / "__init__.py").write_text("raise ImportError('of another project')\n")
+    return site
+
+
+@pytest.fixture
+def run(installed, tmp_path):
+    """Runs Python of no environment, in a folder outside of the checkout."""
+    others = sysconfig.get_path("purelib")
+    environment = {
+        "PATH": os.environ["PATH"],
+        "PYTHONPATH": f"{installed}{os.pathsep}{others}",
+        "HOME": str(tmp_path),
+    }
+
+    def run(*words):
+        python = sys._base_executable
+        result = subprocess.run(
+            [python, *words], cwd=tmp_path, env=environment, capture_output=True, text=True
+        )
+        assert result.returncode == 0, result.stderr
+        return result.stdout
+
+    return run
+
+
+def test_only_one_root_is_installed(installed):
+    packages = {path.name for path in installed.iterdir() if (path / "__init__.py").exists()}
+    assert packages == {"kernel_ladder", "trainer"}  # the latter is the other project's
+    other = (installed / "trainer" / "__init__.py").read_text()
+    assert other == "raise ImportError('of another project')\n"
+
+
+def test_it_has_every_rung(run):
+    program = "from kernel_ladder import ladders\nfor op, it in ladders().items():"
+    listed = run("-c", f"{program}\n  for rung in it.rungs: print(op, rung.id)").splitlines()
+    from kernel_ladder import ladders
+
+    assert listed == [f"{op} {rung.id}" for op, it in ladders().items() for rung in it.rungs]
+
+
+def test_commands_name_themselves_as_installed(run):
+    help = run("-m", "kernel_ladder.ladder", "bench", "--help")
+    assert "kernel-ladder bench" in help
+    assert "python -m ladder" not in help
+
+
+def test_a_rung_and_a_strangers_file_are_checked_and_traced(run, tmp_path):
+    mine = shutil.copy(ROOT / "ladder/start/add/1_chunk_per_thread.cu", tmp_path / "mine.cu")
+    for command, says in (("check", "passed"), ("trace", "sectors")):
+        for rung in ("1", str(mine)):
+            assert says in run("-m", "kernel_ladder.ladder", command, "start.add", rung)
+
+
+def test_it_trains(run):
+    words = "-e char --dataset play --tokenizer bytes -b 1 -t 32 -x 2 -v 1 -m 1 -s 0 --no-plot"
+    assert "val loss" in run("-m", "kernel_ladder.trainer", *words.split(), "--device", "cpu")
