@@ -229,6 +229,7 @@ class Flags:
         least=-1,
     )
     plot: bool | None = flag("--no-plot", "draw no loss.png at the end", True)
+    keep_model: bool | None = flag("--no-model", "keep no model at the end", True)
 
     # Machine
     device: str | None = flag(
@@ -548,6 +549,7 @@ class TrainConfig(StepConfig, SampleConfig):
     resume: bool
     log_gpu: int
     plot: bool
+    keep_model: bool
 
     @property
     def accumulation(self) -> int:

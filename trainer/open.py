@@ -11,6 +11,7 @@ for a training run, and opens its data, its checkpoint and the way to the other 
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -35,7 +36,7 @@ from trainer.engine.kernels import Kernels, choose, follow
 from trainer.engine.memory import refuse_what_does_not_fit
 from trainer.engine.schedule import note_on_warmup
 from trainer.engine.scoring import note_on_length
-from trainer.files import checkpoint, weights
+from trainer.files import checkpoint, kept_model, weights
 from trainer.files.resume import (
     Resumed,
     check_same,
@@ -131,6 +132,16 @@ def open_machine(flags: Flags, group: Group = ALONE) -> Machine:
     return Machine(device, choice, resolve_kernels(flags, choice), notes, group)
 
 
+def of_newest_run(flags: Flags) -> Flags:
+    """The same flags; without -e, those of the newest run that has left a model, which is said."""
+    runs = kept_model.newest() if flags.model is None else []
+    if not runs:
+        return flags
+    others = "".join(f", {run}" for run in runs[1:])
+    print(f"[-e {runs[0]}{f'; there are also{others[1:]}' if others else ''}]", file=sys.stderr)
+    return replace(flags, model=str(runs[0]))
+
+
 def open_weights(flags: Flags) -> tuple[weights.Model, Tokenizer]:
     """The model that -e names, and its tokenizer. Raises LadderError where they do not match."""
     name, data_dir = flags.value("model"), data_directory(flags.data_dir)
@@ -150,6 +161,7 @@ class Run:
     tokenizer    None where its vocabulary is not available
     predictor    None where no samples are taken, which rank 0 does
     examples     those of HellaSwag, where it is evaluated
+    keeps_model  whether it leaves its model; of another architecture than GPT-2's it cannot
     state        of the checkpoint that the run goes on from; None for a new run
     """
 
@@ -168,6 +180,7 @@ class Run:
     examples: Sequence[Example]
     source: str
     notes: list[str]
+    keeps_model: bool
     step: int = 0
     state: dict[str, Any] | None = None
 
@@ -205,6 +218,17 @@ class Run:
         keep, major_every = self.config.keep, self.config.major_every
         return checkpoint.save(
             self.directory, step, tensors, state, keep=keep, major_every=major_every
+        )
+
+    def keep_model(self) -> Path | None:
+        """Write the model as it is now. Rank 0 writes; the others give what they have."""
+        tensors = tensors_of(self.engine, self.config, self.group, self.config.steps)
+        if not self.group.leads or self.tokenizer is None:
+            for name in self.shape.parameters():
+                tensors[name]()
+            return None
+        return kept_model.keep(
+            self.directory, self.shape, lambda name: tensors[name](), self.tokenizer
         )
 
     def close(self) -> None:
@@ -260,6 +284,7 @@ def open_run(flags: Flags, group: Group = ALONE) -> Run:
         restore_tensors(engine, resumed.tensors, group)
         train.restore(resumed.state["train"])
     notes += [*note_on_length(examples, config.sequence), *note_on_warmup(config), *kernels.notes]
+    readable = shape.hugging_face is not None and data.tokenizer is not None
     return Run(
         config=config,
         group=group,
@@ -276,6 +301,7 @@ def open_run(flags: Flags, group: Group = ALONE) -> Run:
         examples=examples,
         source=model.source,
         notes=[*machine.notes, *notes],
+        keeps_model=config.keep_model and group.share("whether the model is kept", readable),
         step=resumed.step if resumed else 0,
         state=resumed.state if resumed else None,
     )

@@ -28,6 +28,7 @@ from trainer.engine.memory import by_kind
 from trainer.engine.roof import measured_roof
 from trainer.engine.scoring import Score
 from trainer.engine.steps import StepOutcome, stops
+from trainer.files import kept_model
 from trainer.files.logs import RunLog
 from trainer.files.resume import how_to_go_on
 from trainer.model.fusion import makes
@@ -241,6 +242,10 @@ class Report:
         self.log.event(step, checkpoint=str(path))
         self.say(f"checkpoint {path}")
 
+    def kept(self, path: Path | None) -> None:
+        """The model was written."""
+        self.say(f"model {path}; text from it: python -m trainer sample -e {self.run.directory}")
+
     def condition(self, step: int) -> None:
         """Clock and power of the GPU, for --log-gpu."""
         name, said = self.run.device.name, self.run.device.condition()
@@ -302,6 +307,10 @@ def announce(run: Run, roof: float, display: Display) -> None:
     saved = "no checkpoints: -n 100 writes one every 100 steps and at the end"
     if c.checkpoint_every:
         saved = f"a checkpoint every {c.checkpoint_every} steps and at the end"
+    if run.keeps_model:
+        saved += f"; {kept_model.FOLDER}, {kept_model.size(run.shape) / 1e6:,.0f} MB, at the end"
+        if kept_model.find(run.directory):
+            saved += f" (the one there becomes {kept_model.PREVIOUS})"
     ranks = []
     if isinstance(group, Ranks) and run.peers is not None:
         shared = "each updates its share of the weights (-z 1)"

@@ -69,6 +69,7 @@ def settings(tmp_path: Path, **changes: object) -> dict:
         "val_batches": 2,
         "sample_every": 0,
         "plot": False,
+        "keep_model": False,
         **changes,
     }
 

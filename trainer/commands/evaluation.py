@@ -22,12 +22,13 @@ from trainer.engine.scoring import Score, evaluate, in_groups, note_on_length
 from trainer.files import weights
 from trainer.flags import Flags
 from trainer.model.program import Program, build
-from trainer.open import open_machine, open_weights
+from trainer.open import of_newest_run, open_machine, open_weights
 from trainer.report import open_console
 
 
 def main(argv: Sequence[str]) -> int:
     name, limit, flags = parse(argv)
+    flags = of_newest_run(flags)
     data_dir, model_name = data_directory(flags.data_dir), flags.value("model")
     machine = open_machine(flags)
     model, tokenizer = open_weights(flags)

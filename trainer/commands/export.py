@@ -20,11 +20,10 @@ import numpy as np
 from ladder.core.common.errors import LadderError
 from trainer.commands.parser import build_parser
 from trainer.data.datasets import data_directory, prepare
-from trainer.data.huggingface_tokenizer import export_tokenizer
 from trainer.data.token_files import TokenLoader
-from trainer.data.tokenizers import Tokenizer, get_tokenizer
+from trainer.data.tokenizers import get_tokenizer
 from trainer.engine.passes import one_batch
-from trainer.files import huggingface, llmc_files, weights
+from trainer.files import huggingface, kept_model, llmc_files, weights
 from trainer.flags import Flags
 from trainer.model.program import Program, build
 from trainer.open import open_machine, open_weights
@@ -54,7 +53,7 @@ def main(argv: Sequence[str]) -> int:
         print(f"{output}: B={B} T={T}, loss {loss:.6f}, weights: {model.source}")
         return 0
     if to == "hf":
-        write_huggingface(output, model, tokenizer)
+        kept_model.write(output, model.shape, whole_parameters(model), tokenizer)
     else:
         dtype = "bfloat16" if to == "llmc-bf16" else "float32"
         llmc_files.save_model(output, model.shape, whole_parameters(model), dtype)
@@ -78,13 +77,6 @@ def parse(argv: Sequence[str]) -> tuple[str, Flags]:
     parser.add_argument("--to", choices=FORMATS, required=True, metavar=" | ".join(FORMATS))
     words = vars(parser.parse_args(argv))
     return words.pop("to"), Flags(**words)
-
-
-def write_huggingface(directory: Path, model: weights.Model, tokenizer: Tokenizer) -> None:
-    """The folder that transformers' from_pretrained and pipeline take."""
-    read = whole_parameters(model)
-    huggingface.export_huggingface(directory, model.shape, read, tokenizer.eot)
-    export_tokenizer(directory, tokenizer, model.shape.context)
 
 
 def write_debug_state(path: Path, model: weights.Model, tokens: str, B: int, T: int) -> float:

@@ -25,12 +25,13 @@ from trainer.model import decoding
 from trainer.model.calls import Call
 from trainer.model.fusion import FUSIONS
 from trainer.model.program import Program
-from trainer.open import Build, Machine, open_machine, open_weights
+from trainer.open import Build, Machine, of_newest_run, open_machine, open_weights
 from trainer.report import printable
 
 
 def main(argv: Sequence[str]) -> int:
     flags, file = parse(argv)
+    flags = of_newest_run(flags)
     prompts = None if file is None else read_prompts(file)
     config, tokenizer, generator = open_generator(flags, prompts)
     rngs = [random_numbers(config.seed, b) for b in range(generator.B)]

@@ -20,6 +20,7 @@ import numpy as np
 from ladder.core.common.errors import LadderError
 from ladder.core.common.files import atomic_write, read_json, write_json
 from trainer.data.download import DownloadError, probe
+from trainer.data.tokenizers import Tokenizer
 from trainer.files.tensor_file import Pieces, TensorFile, check_finite, write_tensors
 from trainer.model.model_config import HuggingFaceFormat, ModelConfig, padded
 from trainer.model.registry import MODELS, SIZES
@@ -51,13 +52,12 @@ def export_huggingface(
     directory: str | Path,
     config: ModelConfig,
     read: Callable[[str], np.ndarray],
-    eot: int | None = None,
+    tokenizer: Tokenizer,
 ) -> None:
     """Write model.safetensors (float32), config.json and generation_config.json; transformers'
-    from_pretrained loads them.
+    from_pretrained loads them. The file of weights names the tokenizer of their tokens.
 
-    `read` returns a whole parameter, stacked and padded as ours are; one is held at a time. `eot`
-    is the id of the tokenizer's end-of-text token, if it has one.
+    `read` returns a whole parameter, stacked and padded as ours are; one is held at a time.
     """
     form = _format_of(type(config))
     directory = Path(directory)
@@ -78,7 +78,8 @@ def export_huggingface(
     tensors = {
         form.prefix + theirs: reader(name, layer) for name, layer, theirs in _layers(form, config)
     }
-    ends = {"bos_token_id": eot, "eos_token_id": eot}
+    ends = {"bos_token_id": tokenizer.eot, "eos_token_id": tokenizer.eot}
+    about = {"format": "pt", "tokenizer": tokenizer.name}  # transformers insists on the format
     settings = {
         "architectures": [form.class_name],
         "model_type": form.model_type,
@@ -88,12 +89,18 @@ def export_huggingface(
         **ends,
     }
     with atomic_write(directory / WEIGHTS) as weights:
-        write_tensors(weights, tensors, {"format": "pt"})  # transformers insists on the format
+        write_tensors(weights, tensors, about)
     for name, content in (
         ("generation_config.json", {"do_sample": True, **ends}),
         ("config.json", settings),
     ):
         write_json(directory / name, content, indent=2)
+
+
+def tokenizer_of(folder: Path) -> str | None:
+    """The name of the tokenizer of a model that was exported here; None for another's."""
+    path = folder / WEIGHTS
+    return TensorFile(path).metadata.get("tokenizer") if path.exists() else None
 
 
 def _format_of(model: type[ModelConfig]) -> HuggingFaceFormat:

@@ -109,7 +109,8 @@ def raw_bytes(array: np.ndarray) -> memoryview:
 class TensorFile(Mapping[str, np.ndarray]):
     """A safetensors file as a mapping from name to array; an array is read when it is asked for.
 
-    `layout` maps every name to (dtype, shape) without reading. The file is opened anew for each
+    `layout` maps every name to (dtype, shape) without reading; `metadata` holds what else its
+    writer says, as text. The file is opened anew for each
     tensor, so that it may be replaced, and is copied instead of mapped: see
     ladder/core/common/files.py. Raises LadderError if the file is missing, is not safetensors, or
     has an unknown dtype; for a tensor, if the file was truncated since.
@@ -122,7 +123,7 @@ class TensorFile(Mapping[str, np.ndarray]):
         self._offsets: dict[str, int] = {}
         with open_regular(self.path) as file:
             self.bytes = size_of(file)
-            header, begin = self._read_header(file)
+            header, self.metadata, begin = self._read_header(file)
         for name, entry in header.items():
             if entry["dtype"] not in dtypes:
                 raise LadderError(
@@ -151,8 +152,8 @@ class TensorFile(Mapping[str, np.ndarray]):
     def __len__(self) -> int:
         return len(self.layout)
 
-    def _read_header(self, file: io.BufferedReader) -> tuple[dict[str, Any], int]:
-        """The entry of every tensor, and where in the file the tensors' bytes begin.
+    def _read_header(self, file: io.BufferedReader) -> tuple[dict[str, Any], dict[str, str], int]:
+        """The entry of every tensor, the metadata, and where in the file the tensors' bytes begin.
 
         The library says whether the header is sound. It maps what it opens, so it is given a copy
         of the header in memory, followed by a hole as long as the tensors are.
@@ -173,4 +174,4 @@ class TensorFile(Mapping[str, np.ndarray]):
         finally:
             os.close(copy)
         header = json.loads(text)
-        return {name: header[name] for name in names}, 8 + length
+        return {name: header[name] for name in names}, header.get("__metadata__") or {}, 8 + length

@@ -11,7 +11,7 @@ from typing import Any
 from ladder.core.common.errors import LadderError
 from trainer.data.download import DownloadError
 from trainer.data.tokenizers import Tokenizer, get_tokenizer
-from trainer.files import checkpoint, huggingface, llmc_files
+from trainer.files import checkpoint, huggingface, kept_model, llmc_files
 from trainer.files.tensor_file import Pieces, check_finite
 from trainer.model.model_config import ModelConfig, padded
 from trainer.model.program import initial_parameters
@@ -114,10 +114,12 @@ def open_file(path: Path, data_dir: Path) -> Model:
         source = f"{path}, step {step}"
         return Model(shape, pieces, source, tokenizer=tokenizer_in(state))
     if path.suffix == ".safetensors" or path.is_dir():
-        return Model(*huggingface.load_huggingface(path, data_dir), str(path))
+        folder = kept_model.find(path) or path
+        opened = huggingface.load_huggingface(folder, data_dir)
+        return Model(*opened, str(folder), tokenizer=huggingface.tokenizer_of(folder))
     raise LadderError(
         f"-e {path}: not a kind of file that holds a model; those are llm.c's .bin, .safetensors, "
-        "and the folder of a run with checkpoints"
+        "and the folder of a run"
     )
 
 
@@ -137,7 +139,7 @@ def tokenizer_of(name: str) -> str:
     _refuse_missing(path)  # before a tokenizer's vocabulary is downloaded for it
     if path.is_dir() and (step := checkpoint.latest(path)) is not None:
         return tokenizer_in(checkpoint.load(path, step)[1]) or "gpt2"
-    return "gpt2"
+    return huggingface.tokenizer_of(kept_model.find(path) or path) or "gpt2"
 
 
 def tokenizer_in(state: Mapping[str, Any]) -> str | None:

@@ -20,6 +20,7 @@ from ladder.core.device.open import open_device
 from tests.trainer.damage import damaged
 from tests.trainer.tiny import PARAMETERS
 from trainer.data.download import DownloadError
+from trainer.data.tokenizers import ByteTokenizer
 from trainer.engine.engine import Engine
 from trainer.files import huggingface
 from trainer.files.huggingface import export_huggingface, load_huggingface
@@ -120,7 +121,7 @@ def test_masks_and_the_tied_head_are_skipped(tmp_path):
 def test_without_a_config_the_shapes_tell(tmp_path):
     config = GPT2Config(context=5, vocab=300, padded_vocab=384, layers=2, heads=3, channels=192)
     ours = parameters(config)
-    export_huggingface(tmp_path, config, ours.__getitem__)
+    export_huggingface(tmp_path, config, ours.__getitem__, ByteTokenizer())
     (tmp_path / "config.json").unlink()
     assert load(tmp_path)[0] == config
 
@@ -187,7 +188,7 @@ def test_a_config_of_another_model_is_refused(tmp_path, change, message):
 
 def test_export_writes_what_load_reads(tmp_path):
     ours = parameters(TINY)
-    export_huggingface(tmp_path / "new" / "folder", TINY, ours.__getitem__)
+    export_huggingface(tmp_path / "new" / "folder", TINY, ours.__getitem__, ByteTokenizer())
     config, again = load(tmp_path / "new" / "folder")
     assert config == TINY
     for name in PARAMETERS:
@@ -200,7 +201,7 @@ def test_loading_and_exporting_hold_about_one_tensor(tmp_path):
     largest = max(array.nbytes for array in ours.values())
     tracemalloc.start()
     try:
-        export_huggingface(tmp_path, config, ours.__getitem__)
+        export_huggingface(tmp_path, config, ours.__getitem__, ByteTokenizer())
         exporting = tracemalloc.get_traced_memory()[1]
         tracemalloc.reset_peak()
         for _ in load_huggingface(tmp_path, "/nowhere")[1]:
@@ -308,7 +309,7 @@ def test_transformers_loads_an_export_and_computes_the_same_logits(tmp_path):
     config = GPT2Config(context=32, vocab=97, padded_vocab=128, layers=3, heads=4, channels=48)
     ours = parameters(config)
     tokens = np.random.default_rng(0).integers(0, config.vocab, (2, 29)).astype(np.int32)
-    export_huggingface(tmp_path / "export", config, ours.__getitem__)
+    export_huggingface(tmp_path / "export", config, ours.__getitem__, ByteTokenizer())
     model, loading = transformers.GPT2LMHeadModel.from_pretrained(
         tmp_path / "export", output_loading_info=True
     )

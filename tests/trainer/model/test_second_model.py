@@ -8,6 +8,7 @@ import pytest
 
 from tests.trainer.tiny import parameters, run
 from trainer.commands.sample import open_generator
+from trainer.data.tokenizers import ByteTokenizer
 from trainer.files import huggingface, logs, weights
 from trainer.flags import Flags
 from trainer.model import registry
@@ -139,7 +140,7 @@ def test_it_is_exported_and_sampled_from(tmp_path):
     model = weights.open_model(str(directory), vocab=257, seed=1, data_dir=tmp_path)
     assert model.shape == SMALL
     tensors = {name: array for name, _, array in model.pieces}
-    huggingface.export_huggingface(tmp_path / "hf", SMALL, tensors.__getitem__)
+    huggingface.export_huggingface(tmp_path / "hf", SMALL, tensors.__getitem__, ByteTokenizer())
     again, pieces = huggingface.load_huggingface(tmp_path / "hf", tmp_path)
     assert again == SMALL
     for name, _, array in pieces:

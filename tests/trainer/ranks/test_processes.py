@@ -21,9 +21,9 @@ def command(tmp_path, *words, **changes):
         tmp_path,
         **{"steps": 100_000, "checkpoint_every": 3, "keep": 1, "total_tokens": 64, **changes},
     )
-    del typed["plot"]  # the flag is --no-plot
+    del typed["plot"], typed["keep_model"]  # the flags are --no-plot and --no-model
     flags = [f"--{name.replace('_', '-')}={value}" for name, value in typed.items()]
-    return [sys.executable, "-m", "trainer", *flags, "--no-plot", *words]
+    return [sys.executable, "-m", "trainer", *flags, "--no-plot", "--no-model", *words]
 
 
 def start(tmp_path, *words, environment=None, **changes):

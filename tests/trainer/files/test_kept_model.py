@@ -1,0 +1,82 @@
+"""What a run leaves at its end: its model, for other commands, programs and runs."""
+
+import numpy as np
+import pytest
+
+from ladder.core.common.errors import LadderError
+from tests.trainer.parallel_run import run_ranks
+from tests.trainer.tiny import SHAPE, run, settings
+from trainer.commands import sample
+from trainer.data.tokenizers import ByteTokenizer
+from trainer.files import checkpoint, kept_model, weights
+from trainer.flags import Flags
+
+
+def arrays(model):
+    return {(name, layer): array for name, layer, array in model.pieces}
+
+
+def opened(folder, tmp_path):
+    return weights.open_file(folder, tmp_path)
+
+
+def test_a_run_leaves_the_model_that_its_checkpoint_would_hold(tmp_path):
+    _, screen = run(tmp_path, keep_model=True, checkpoint_every=6)
+    kept, tensors = (
+        opened(tmp_path / "run" / "model", tmp_path),
+        checkpoint.load(tmp_path / "run", 6)[0],
+    )
+    for (name, layer), array in arrays(kept).items():
+        whole = tensors[name] if layer is None else tensors[name][layer]
+        np.testing.assert_array_equal(array[tuple(map(slice, whole.shape))], whole)
+    assert (kept.tokenizer, kept.shape.layers) == ("bytes", SHAPE.layers)
+    assert "model, 0 MB, at the end" in screen
+
+
+def test_ranks_leave_the_model_that_they_share(tmp_path):
+    flags = settings(tmp_path, total_tokens=128, steps=2, dtype="bf16", keep_model=True)
+    for ranks in (1, 2):
+        run_ranks(ranks, Flags(**{**flags, "output": str(tmp_path / f"run{ranks}")}))
+    one, two = (arrays(opened(tmp_path / f"run{ranks}", tmp_path)) for ranks in (1, 2))
+    assert one.keys() == two.keys()
+    for key, array in one.items():
+        np.testing.assert_allclose(two[key], array, atol=2 * flags["lr"])
+
+
+def test_the_model_before_is_kept_beside_it_and_no_model_means_none(tmp_path):
+    folder = tmp_path / "run"
+    run(tmp_path, keep_model=False)
+    assert kept_model.find(folder) is None
+    run(tmp_path, keep_model=True, steps=1)
+    first = arrays(opened(folder, tmp_path))
+    for steps in (2, 3):
+        _, screen = run(tmp_path, keep_model=True, steps=steps)
+        assert "the one there becomes model.previous" in screen
+    second = arrays(opened(folder / "model.previous", tmp_path))
+    last = arrays(opened(folder, tmp_path))
+    key = ("qkvw", 0)
+    assert not np.array_equal(first[key], second[key])
+    assert not np.array_equal(second[key], last[key])
+
+
+def test_samples_come_from_the_newest_run_unless_e_names_one(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for name in ("old", "new"):
+        run(tmp_path, keep_model=True, steps=1, output=f"runs/{name}")
+    words = ["--prompt", "a", "--sample-tokens", "2", "--device", "cpu"]
+    assert sample.main(words) == 0
+    assert "[-e runs/new; there are also runs/old]" in capsys.readouterr().err
+    assert sample.main(["-e", "runs/old", *words]) == 0
+    assert "there are also" not in capsys.readouterr().err
+
+
+def test_a_broken_export_leaves_the_model_that_was_there(tmp_path):
+    def fails(name):
+        raise OSError(28, "No space left on device")
+
+    kept_model.keep(
+        tmp_path, SHAPE, lambda name: np.zeros(SHAPE.parameter_shapes()[name]), ByteTokenizer()
+    )
+    with pytest.raises(LadderError, match="space"):
+        kept_model.keep(tmp_path, SHAPE, fails, ByteTokenizer())
+    assert opened(tmp_path, tmp_path).tokenizer == "bytes"
