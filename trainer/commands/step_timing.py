@@ -213,7 +213,7 @@ def open_job(flags: Flags, command: str, needs_gpu: bool = False, group: Group =
 
 def one_step(engine: Engine, micro_steps: int = 1) -> None:
     """An optimizer step of so many micro-batches."""
-    engine.zero_gradients()
+    engine.zero_gradients(beside=True)
     for micro_step in range(micro_steps):
         engine.forward()
         engine.backward(more=micro_step + 1 < micro_steps)

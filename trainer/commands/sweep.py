@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 import re
 import signal
 import statistics
@@ -240,8 +241,9 @@ def _keep_record(place: Path, flags: Flags) -> None:
 def write_results(
     folder: Path, trials: Sequence[Trial], histories: Mapping[str, History], display: Display
 ) -> None:
-    """Print the table, the best run first, and write it as `sweep.md`; draw `sweep.png`, the loss
-    against the values, and `curves.png`, the course of all runs."""
+    """Print the table, the best run first, and with several seeds the one over them; write both as
+    `sweep.md`. Draw `sweep.png`, the loss against the values, and `curves.png`, the course of all
+    runs."""
     fields = list(trials[0].values)
     rows = [
         (*trial.values.values(), *best_values(histories[trial.name]), _speed(histories[trial.name]))
@@ -250,13 +252,20 @@ def write_results(
     ]
     if not rows:
         return
-    columns = [*fields, *(f"{name}>" for name in COLUMNS)]
-    display.table(columns, rows)
-    lines = [" | ".join(column.rstrip(">") for column in columns)]
-    lines += ["|".join("--:" if column.endswith(">") else "---" for column in columns)]
-    lines += [" | ".join(row) for row in rows]
+    tables = [([*fields, *(f"{name}>" for name in COLUMNS)], rows)]
+    if "seed" in fields:
+        choice = [field for field in fields if field != "seed"]
+        columns = ["step>", *choice, "seeds>", "mean validation>", "deviation>", "off the first>"]
+        tables.append((columns, over_seeds(trials, histories)))
+    lines: list[str] = []
+    for columns, rows in tables:
+        display.table(columns, rows)
+        lines += [""] if lines else []
+        lines += [f"| {' | '.join(column.rstrip('>') for column in columns)} |"]
+        lines += [f"| {'|'.join('--:' if name.endswith('>') else '---' for name in columns)} |"]
+        lines += [f"| {' | '.join(row)} |" for row in rows]
     with atomic_write(folder / "sweep.md") as file:
-        file.write("".join(f"| {line} |\n" for line in lines).encode())
+        file.write("".join(f"{line}\n" for line in lines).encode())
     from trainer.plots.style import save
     from trainer.plots.sweep import draw_sweep
 
@@ -269,6 +278,29 @@ def write_results(
     save(draw_sweep(points, fields[0]), folder / "sweep.png")
     draw(dict(histories), folder / "curves.png")
     display.say("\n".join(str(folder / name) for name in ("sweep.md", "sweep.png", "curves.png")))
+
+
+def over_seeds(trials: Sequence[Trial], histories: Mapping[str, History]) -> list[tuple[str, ...]]:
+    """Rows for each validation and each choice of the values but the seed: over the seeds, the mean
+    and the standard deviation of the loss; how far the mean is off that of the first choice, in
+    deviations of both, pooled."""
+    losses: dict[int, dict[tuple[str, ...], list[float]]] = {}  # of all seeds, by step and choice
+    for trial in trials:
+        choice = tuple(value for field, value in trial.values.items() if field != "seed")
+        if history := histories.get(trial.name):
+            for step, loss in history.val:
+                losses.setdefault(step, {}).setdefault(choice, []).append(loss)
+    rows = []
+    for step, of_choices in sorted(losses.items()):
+        known = {choice: seeds for choice, seeds in of_choices.items() if len(seeds) > 1}
+        for choice, seeds in known.items():
+            first = next(iter(known.values()))
+            mean, deviation = statistics.fmean(seeds), statistics.stdev(seeds)
+            pooled = math.hypot(deviation, statistics.stdev(first)) / math.sqrt(2)
+            off = f"{(mean - statistics.fmean(first)) / pooled:+.2f}" if pooled else "-"
+            found = str(len(seeds)), f"{mean:.4f}", f"{deviation:.4f}", off
+            rows.append((f"{step:,}", *choice, *found))
+    return rows
 
 
 def _best(history: History | None) -> float:

@@ -42,6 +42,9 @@ def add_to(commands: Commands) -> None:
     parser.add_argument(
         "--save", action="store_true", help="keep all that was picked here, in doc/results/picks"
     )
+    parser.add_argument(
+        "--prune", action="store_true", help="drop what is kept there of rungs that have changed"
+    )
 
     parser = commands.add("latency", measure_latency)
     parser.add_argument("--device", default=default_device(), help="cuda, cuda:1, or hip (AMD)")
@@ -130,6 +133,10 @@ def _variants(rungs: Sequence[Rung], define: str, save: bool) -> list[Rung]:
 
 def pick_rung(options: argparse.Namespace) -> int:
     """The fastest rung for each shape, and why no other (needs a GPU)."""
+    if options.prune:
+        for path in sorted((results.FOLDER / pick_cache.FOLDER).glob("*.json")):
+            pick_cache.prune(path)
+        return 0
     device = open_device(options.device)
     if options.save:
         if options.op is not None:

@@ -149,12 +149,23 @@ def keep(device: Device, folder: Path | None = None) -> Path:
         raise LadderError(
             f"nothing was picked on {device.name} yet; a run of the trainer with --rungs best does"
         )
+    _write(path, description, found)
+    return path
+
+
+def prune(path: Path) -> None:
+    """Drop what a file of doc/results/picks holds of rungs that have changed since, or are gone."""
+    _write(path, read_json(path)["device"], _load(path, path.stat().st_mtime_ns))
+
+
+def _write(
+    path: Path, description: Mapping[str, Any], found: Mapping[Question, Mapping[str, Entry]]
+) -> None:
     lines = [line for question, entries in found.items() if (line := _line(question, entries))]
     path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_write(path) as out:  # one line for each question
         head = json.dumps({"device": description})[:-1]
         out.write((head + ', "picks": [\n' + ",\n".join(sorted(lines)) + "\n]}\n").encode())
-    return path
 
 
 def _line(question: Question, entries: Mapping[str, Entry]) -> str:

@@ -100,6 +100,29 @@ def test_runs_that_are_finished_are_not_run_again(tmp_path, started, capsys):
         main([*line, "-b", "4"])
 
 
+@pytest.mark.slow
+def test_several_seeds_are_compared_by_mean_and_deviation(tmp_path, started, monkeypatch, capsys):
+    losses = {"1e-3": (4.0, 4.2, 4.4), "3e-2": (4.1, 4.3, 4.5)}
+    before = sweep._start
+
+    def start(trial, device, place):
+        process = before(trial, device, place)
+        number = int(trial.values["seed"]) - 1
+        RunLog(place).validation(2, losses[trial.values["lr"]][number])
+        return process
+
+    monkeypatch.setattr(sweep, "_start", start)
+    assert main(["-l", "1e-3,3e-2", "--seed", "1,2,3", f"-o={tmp_path}"]) == 0
+    *_, table = (tmp_path / "sweep.md").read_text().split("\n\n")
+    head, _, *rows = table.splitlines()
+    assert head.startswith("| step | lr | seeds | mean")
+    assert rows == [
+        "| 2 | 1e-3 | 3 | 4.2000 | 0.2000 | +0.00 |",
+        "| 2 | 3e-2 | 3 | 4.3000 | 0.2000 | +0.50 |",
+    ]
+    assert "+0.50" in capsys.readouterr().out
+
+
 def test_a_run_has_a_folder_whether_or_not_there_was_one(tmp_path, started, monkeypatch):
     monkeypatch.setattr(sweep, "write_results", lambda *what: None)
     folder = tmp_path / "some" / "where"

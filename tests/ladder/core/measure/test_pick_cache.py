@@ -1,6 +1,8 @@
 """What was found of rungs outlives the process, and no damaged or foreign file gets in its way."""
 
 import json
+import shutil
+from pathlib import Path
 
 import pytest
 from fakes import FakeGpu, ladder, timed_rung
@@ -10,9 +12,10 @@ from ladder.core.common.errors import LadderError
 from ladder.core.contract.rung_file import Rung
 from ladder.core.measure import pick_cache, results, timing
 from ladder.core.measure.pick import pick as pick_each
-from ladder.core.measure.pick_cache import Entry, PickCache, keep
+from ladder.core.measure.pick_cache import Entry, PickCache, keep, prune
 
 DIMS = {"N": 4, "C": 8}
+SHIPPED = results.FOLDER / pick_cache.FOLDER
 
 
 def pick(*args, **options):
@@ -140,13 +143,31 @@ def test_what_is_kept_later_is_added_to_what_is_there(kept):
 def test_a_rung_that_was_edited_since_is_not_kept_again(kept):
     rungs, path = kept
     path.write_text(path.read_text().replace('"1": {"code": "', '"1": {"code": "0'))
+
+    def rungs_at():
+        picks = json.loads(path.read_text())["picks"]
+        return {one["dims"]["N"]: set(one["rungs"]) for one in picks}
+
+    edited = path.read_text()
+    prune(path)
+    assert rungs_at()[1000] == {"2"}
+    path.write_text(edited)
     pick(rungs, FakeGpu(), "float32", {"N": 2000})
     keep(FakeGpu())
-    rungs_at = {
-        one["dims"]["N"]: set(one["rungs"]) for one in json.loads(path.read_text())["picks"]
-    }
-    assert rungs_at[1000] == {"2"}
-    assert rungs_at[2000] == {"1", "2"}
+    assert rungs_at()[1000] == {"2"}
+    assert rungs_at()[2000] == {"1", "2"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", [*SHIPPED.glob("*.json")], ids=lambda path: path.stem)
+def test_what_the_repository_brings_is_of_rungs_as_they_are(path, tmp_path):
+    pruned = Path(shutil.copy(path, tmp_path))
+    prune(pruned)
+    stale = sorted({*path.read_text().splitlines()} - {*pruned.read_text().splitlines()})
+    assert not stale, (
+        "rungs have changed since; run the trainer and `python -m ladder pick --save` on that GPU, "
+        "or drop them: `python -m ladder pick --prune`"
+    )
 
 
 def test_picks_of_dimensions_that_the_op_no_longer_has_are_left_aside(kept):
