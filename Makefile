@@ -55,7 +55,8 @@ size: $(VENV)/.core  ## count lines of code, kernels and tests, and the words of
 	@$(RUN) -m tests.size
 
 notebooks: $(VENV)/.notebooks  ## open the notebooks in JupyterLab
-	@$(RUN) -m jupyter lab notebooks
+	@$(RUN) -m jupyter trust notebooks/*.ipynb  # else their pictures do not show
+	@$(RUN) -m jupyter lab --LabApp.news_url=None notebooks
 
 site: $(VENV)/.site  ## build the documentation site, build/site/index.html
 	@$(RUN) -m sphinx --quiet --fail-on-warning --keep-going --jobs auto \
