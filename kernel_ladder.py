@@ -60,3 +60,17 @@ def __getattr__(name: str) -> Any:
         for layer in pkgutil.iter_modules(found.__path__):
             importlib.import_module(f"{found.__name__}.{layer.name}")
     return getattr(found, attribute) if attribute else found
+
+
+def _ladder() -> int:
+    """The console command `kernel-ladder`."""
+    from ladder.__main__ import main
+
+    return main()
+
+
+def _train() -> int:
+    """The console command `kernel-ladder-train`."""
+    from trainer.__main__ import command_line
+
+    return command_line()

@@ -65,7 +65,8 @@ def test_it_has_every_rung(run):
 
 
 def test_commands_name_themselves_as_installed(run):
-    help = run("-m", "kernel_ladder.ladder", "bench", "--help")
+    call = "import sys, kernel_ladder; sys.argv[1:] = ['bench', '--help']; kernel_ladder._ladder()"
+    help = run("-c", call)
     assert "kernel-ladder bench" in help
     assert "python -m ladder" not in help
 
