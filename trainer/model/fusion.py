@@ -97,6 +97,13 @@ BIAS_BACKWARD = Rule(
     ("matmul.backward_weight_bias", "dweight dbias dout inp"),
     place=1,
 )
+# Takes residual.forward before JOIN can: the product comes first. The layernorm is then alone.
+PRODUCT_RESIDUAL = Rule(
+    ("matmul.forward", "branch inp weight bias"),
+    ("residual.forward", "out stream branch"),
+    ("matmul_residual.forward", "out stream inp weight bias"),
+    place=0,
+)
 RELU_PRODUCT = Rule(
     ("matmul.forward", "pre inp weight bias"),
     ("relu.forward", "out pre"),
@@ -116,6 +123,7 @@ FUSIONS: Mapping[str, tuple[Rule, ...]] = {
     "matmul_gelu": (PRODUCT, DECODE_PRODUCT),
     "matmul_gelu_backward": (PRODUCT_BACKWARD,),
     "matmul_bias_backward": (BIAS_BACKWARD,),
+    "matmul_residual": (PRODUCT_RESIDUAL,),
     "matmul_relu": (RELU_PRODUCT,),
     "matmul_relu_backward": (RELU_PRODUCT_BACKWARD,),
 }
