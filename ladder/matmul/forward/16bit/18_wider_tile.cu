@@ -1,11 +1,11 @@
 // matmul forward, 16bit rung 18: ping-pong with tiles of 128 x 192
 // Before: in rung 16, for each 16 channels of a tile of 128 x 128 the tensor cores read 384 rows of
 //         32 bytes from shared memory, and TMA writes 256: 160 clocks of its bandwidth for 128
-//         clocks of products. Accumulators of a wider tile do not fit: 288 threads of a block have
-//         at most 224 registers each.
+//         clocks of products. Accumulators of a wider tile do not fit: one of the four schedulers
+//         has three of the nine warps, which leaves 168 registers to each thread.
 // Change: tiles of 128 x 192. The producer is a whole warpgroup, which gives most of its registers
-//         to the consumers (setmaxnreg). A consumer has none left for loads of bias in flight, so
-//         each thread loads one pair during the products and shares it through shared memory.
+//         to the consumers (setmaxnreg). Also, each thread loads one pair of bias during the
+//         products and shares it through shared memory. Rung 16 loads bias at the end of a tile.
 // Expect: 208 clocks of shared memory for 192 of products. From L2, 28 KB for a step of 128 x 192
 //         outputs, where rung 16 needs 24 KB for 128 x 128. The wait for bias is hidden.
 // Needs:  real in (float16, bfloat16); sm == 90; warp == 32; C % vector == 0; OC % vector == 0
