@@ -30,6 +30,7 @@ Fusion = Literal[
     "matmul_gelu",
     "matmul_gelu_backward",
     "matmul_bias_backward",
+    "matmul_residual",
     "matmul_relu",
     "matmul_relu_backward",
 ]

@@ -15,7 +15,7 @@ from trainer.engine.kernel_settings import KernelSettings
 from trainer.engine.rung_choice import say_nothing
 from trainer.engine.rung_map import matches, ops_of
 from trainer.flags import FUSIONS, RUNG_SETS, Fusion
-from trainer.model.fusion import applies, makes, needs, takes
+from trainer.model.fusion import applicable, makes, needs, takes
 from trainer.model.program import Program
 
 Calls = Counter[tuple[str, tuple[tuple[str, int], ...]]]  # (op, its dimensions) -> how many
@@ -41,14 +41,13 @@ def choose(
             raise LadderError(
                 f"--fuse: {name} fuses what {needed} makes; choose --fuse {needed},{name}"
             )
+    there = applicable(op for op, _ in _calls(build(()))) if settings.compares(device) else ()
     chosen: list[str] = []
     notes: list[str] = []
     for name in FUSIONS:
         wanted = _asked_for(name, settings, before)
-        if wanted is None and settings.compares(device):
+        if wanted is None and name in there:
             plain = _calls(build(tuple(chosen)))
-            if not applies(name, {op for op, _ in plain}):
-                continue
             fused = _calls(build((*chosen, name)))
             lost = any(_has(plain, key) and not _has(fused, key) for key in settings.rung)
             if plain == fused or lost:  # it would change nothing, or a call that --rung names

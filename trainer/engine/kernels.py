@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -71,11 +72,10 @@ def choose(
         if before is None and settings.compares(device):
             plain = built(()).calls
             names = applicable({call.op for call in plain})
-            open_to = (name for name in FUSIONS if settings.fuse[name] != "no" and name in names)
-            fused = built(tuple(open_to)).calls
-            background.enter_context(
-                rung_choice.compiling_candidates((*plain, *fused), settings, device)
-            )
+            open_to = [name for name in FUSIONS if settings.fuse[name] != "no" and name in names]
+            sets = itertools.accumulate(((name,) for name in open_to), initial=())
+            calls = [call for fusions in sets for call in built(fusions).calls]
+            background.enter_context(rung_choice.compiling_candidates(calls, settings, device))
         fusions, notes = fusion_choice.choose(settings, device, built, before, on_progress)
         program = built(fusions)
         choices = rung_choice.choose(program.calls, settings, device, before, on_progress)

@@ -212,7 +212,7 @@ def _refuse_unused(key: str, which: str, calls: Sequence[Call]) -> None:
     # Only the forward pass is left unfused where the backward pass computes layernorms again.
     dropped = DROPPED_JOIN_BACKWARD.fused[0]
     behind = {JOIN.fused[0]: {JOIN_BACKWARD.fused[0], dropped}, DROPPED_JOIN.fused[0]: {dropped}}
-    if op in behind and behind[op] & used and not behind.keys() & used:
+    if op in behind and behind[op] & used and JOIN.first[0] in used:
         raise LadderError(
             f"{typed}: -r 2 computes layernorms again, by layernorm.forward, so the forward pass "
             "does not fuse them; choose -r 0 or -r 1, or leave this --rung out"

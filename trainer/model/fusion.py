@@ -9,7 +9,7 @@ the way may differ.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from trainer.model.calls import Call, Ref
@@ -97,6 +97,13 @@ BIAS_BACKWARD = Rule(
     ("matmul.backward_weight_bias", "dweight dbias dout inp"),
     place=1,
 )
+# Takes residual.forward before JOIN can: the product comes first. The layernorm is then alone.
+PRODUCT_RESIDUAL = Rule(
+    ("matmul.forward", "branch inp weight bias"),
+    ("residual.forward", "out stream branch"),
+    ("matmul_residual.forward", "out stream inp weight bias"),
+    place=0,
+)
 RELU_PRODUCT = Rule(
     ("matmul.forward", "pre inp weight bias"),
     ("relu.forward", "out pre"),
@@ -116,6 +123,7 @@ FUSIONS: Mapping[str, tuple[Rule, ...]] = {
     "matmul_gelu": (PRODUCT, DECODE_PRODUCT),
     "matmul_gelu_backward": (PRODUCT_BACKWARD,),
     "matmul_bias_backward": (BIAS_BACKWARD,),
+    "matmul_residual": (PRODUCT_RESIDUAL,),
     "matmul_relu": (RELU_PRODUCT,),
     "matmul_relu_backward": (RELU_PRODUCT_BACKWARD,),
 }
@@ -136,16 +144,12 @@ def needs(fusion: str) -> set[str]:
     return {other for other in FUSIONS if makes(other) & takes(fusion)}
 
 
-def applies(fusion: str, ops: Collection[str]) -> bool:
-    """Whether a program of these ops has both that a rule of a fusion replaces."""
-    return any({rule.first[0], rule.second[0]} <= {*ops} for rule in FUSIONS[fusion])
-
-
 def applicable(ops: Iterable[str]) -> tuple[str, ...]:
-    """The fusions that apply to a program of these ops, or to what those before have made of it."""
+    """The fusions of which a rule finds both its ops in a program of these ops, or in what those
+    before have made of it."""
     names, there = [], {*ops}
-    for name in FUSIONS:
-        if applies(name, there):
+    for name, rules in FUSIONS.items():
+        if any({rule.first[0], rule.second[0]} <= there for rule in rules):
             names.append(name)
             there |= makes(name)
     return tuple(names)

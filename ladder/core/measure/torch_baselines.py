@@ -396,6 +396,12 @@ BASELINES = {
         },
         "`dout @ weight`, then `threshold_backward(…, out, 0)`",
     ),
+    "matmul_residual.forward": Baseline(
+        lambda torch, stream, inp, weight, bias: {
+            "out": stream + torch.nn.functional.linear(inp, weight, bias)
+        },
+        "`stream + F.linear(inp, weight, bias)`",
+    ),
     "matmul.backward_bias": Baseline(
         lambda torch, dbias, dout: {"dbias": dbias.add_(dout.sum(0, dtype=dbias.dtype))},
         "`dbias.add_(dout.sum(0))`, summed in float32",

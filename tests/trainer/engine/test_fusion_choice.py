@@ -24,10 +24,14 @@ from trainer.train import take_step
 
 SHAPE = GPT2Config(context=6, vocab=11, padded_vocab=16, layers=2, heads=2, channels=8)
 # those of SHAPE
-ALL = ("residual_layernorm", "matmul_gelu", "matmul_gelu_backward", "matmul_bias_backward")
+ALL = (
+    *("residual_layernorm", "matmul_gelu", "matmul_gelu_backward"),
+    *("matmul_bias_backward", "matmul_residual"),
+)
 BOTH = ALL[:2]
 GELU = ALL[1:3]
-BIAS = ALL[3:]
+REST = ALL[3:]
+BIAS, RESIDUAL = REST[:1], REST[1:]
 
 
 class Pretended:
@@ -76,13 +80,30 @@ def test_on_a_gpu_the_best_rungs_are_fused(goal):
 def test_a_fusion_that_is_slower_than_its_parts_is_left_out_and_a_note_says_so(picked):
     picked["matmul_gelu.forward"] = 2.5  # and apart: 2 us, in each of 2 layers
     names, notes = choose(GPU)
-    assert names == ("residual_layernorm", "matmul_gelu_backward", *BIAS)
+    assert names == ("residual_layernorm", "matmul_gelu_backward", *REST)
     assert notes == ["matmul_gelu is not fused: it takes 0.005 ms a step, and its parts 0.004 ms"]
     assert chosen(GPU, fuse="all") == tuple(FUSIONS)  # who asks for it gets it
     picked["matmul_gelu.backward_input"] = 2.5
-    assert chosen(GPU) == ("residual_layernorm", *BIAS)
+    assert chosen(GPU) == ("residual_layernorm", *REST)
     picked["matmul.backward_weight_bias"] = 2.5
-    assert chosen(GPU) == ("residual_layernorm",)
+    assert chosen(GPU) == ("residual_layernorm", *RESIDUAL)
+
+
+def test_a_sum_in_the_product_is_measured_beside_a_sum_in_the_layernorm(picked):
+    """Both fusions take residual.forward: 3 and 1 us, or 1 and 1.9, in each of 4 branches."""
+    picked["layernorm.forward"], picked["residual_layernorm.forward"] = 1.0, 1.9
+    picked["matmul_residual.forward"] = 3.0
+    names, notes = choose(GPU)
+    assert names == ALL[:4]
+    assert notes == [
+        "matmul_residual is not fused: it takes 0.016 ms a step, and its parts 0.0116 ms"
+    ]
+    picked["matmul_residual.forward"] = 1.8
+    assert chosen(GPU) == ALL
+    picked["residual_layernorm.forward"] = 2.5  # with its backward half, as fast as its parts
+    picked["residual_layernorm.backward"] = 2.5
+    assert chosen(GPU) == ALL[1:]
+    assert chosen(GPU, rung={"residual_layernorm.forward": "2"}) == ALL[:4]
 
 
 def test_a_fused_op_that_cannot_run_is_left_out_with_the_reason(monkeypatch):
@@ -93,7 +114,7 @@ def test_a_fused_op_that_cannot_run_is_left_out_with_the_reason(monkeypatch):
 
     monkeypatch.setattr(fusion_choice, "pick", pick)
     names, notes = choose(GPU)
-    assert names == ("residual_layernorm", *BIAS)
+    assert names == ("residual_layernorm", *REST)
     assert notes[0].startswith("matmul_gelu is not fused: matmul_gelu.forward has no rung that")
 
 
@@ -122,7 +143,7 @@ def test_fusions_of_ops_that_the_model_does_not_have_are_left_out_without_a_note
         return build(LectureGPTConfig(**fields), 2, 5, fusions=names)
 
     names, notes = fusion_choice.choose(resolved_kernels("cuda", dtype="fp32"), GPU, lecture)
-    assert names == ("residual_layernorm", *BIAS, "matmul_relu", "matmul_relu_backward")
+    assert names == ("residual_layernorm", *REST, "matmul_relu", "matmul_relu_backward")
     assert notes == []
 
 
@@ -169,6 +190,7 @@ def test_a_program_is_built_once_for_each_set_that_is_compared(monkeypatch):
 
 def test_a_rung_for_some_shapes_keeps_their_calls_apart():
     fc, qkv = "matmul.forward@C:8,OC:32", "matmul.forward@C:8,OC:24"
+    assert chosen(GPU, rung={"matmul.forward@C:8,OC:8": "2"}) == ALL[:4]
     assert chosen(GPU, rung={fc: "2"}) == (ALL[0], *ALL[2:])  # matmul_gelu would take these calls
     assert chosen(GPU, rung={qkv: "2"}) == ALL
     assert "matmul_gelu" in chosen(GPU, rung={"matmul_gelu.forward@C:8": "2"}, rungs="naive")
@@ -180,10 +202,11 @@ def test_none_is_none():
 
 @pytest.mark.parametrize("op", ["layernorm.forward", "layernorm.backward", "residual.forward"])
 def test_a_named_rung_of_an_op_that_would_be_fused_leaves_it_unfused(op):
-    assert chosen(GPU, rung={op: "1"}) == ALL[1:]
-    assert chosen(GPU, rung={op: "1", "matmul.forward": "2"}) == ALL[2:]
-    assert chosen(GPU, rung={op: "1", "matmul.backward_input": "2"}) == GELU[:1] + BIAS
-    assert chosen(GPU, rung={op: "1", "matmul.backward_bias": "2"}) == GELU
+    residual = () if op == "residual.forward" else RESIDUAL
+    assert chosen(GPU, rung={op: "1"}) == GELU + BIAS + residual
+    assert chosen(GPU, rung={op: "1", "matmul.forward": "2"}) == GELU[1:] + BIAS
+    assert chosen(GPU, rung={op: "1", "matmul.backward_input": "2"}) == GELU[:1] + BIAS + residual
+    assert chosen(GPU, rung={op: "1", "matmul.backward_bias": "2"}) == GELU + residual
     assert chosen(GPU, rung={op: "1"}, fuse="all") == tuple(FUSIONS)
 
 
@@ -222,7 +245,7 @@ def test_a_file_of_rungs_brings_its_fusions(tmp_path):
 
 @pytest.mark.parametrize("value", [0, 1, 2])
 def test_the_flag_of_llmc_decides_about_gelu_alone(value):
-    assert chosen(GPU, gelu_fusion=value) == (*ALL[: 1 + value], *BIAS)
+    assert chosen(GPU, gelu_fusion=value) == (*ALL[: 1 + value], *REST)
     assert chosen(CPU, rungs="reference", gelu_fusion=value) == GELU[:value]
 
 
@@ -259,7 +282,7 @@ def test_a_rung_of_an_op_that_is_fused_away_is_refused_with_the_flag(tmp_path):
 
 
 def test_debug_nan_names_a_fused_op_as_any_other(tmp_path):
-    setup = open_run(Flags(**settings(tmp_path, debug_nan=True, fuse="all")))
+    setup = open_run(Flags(**settings(tmp_path, debug_nan=True, fuse="residual_layernorm")))
     setup.engine.write("ln2b", np.full((16,), np.inf), 1)
     says = r"h1\.ln_2, residual_layernorm\.forward rung 0 .* not finite: out in 512 of 512 places"
     with pytest.raises(LadderError, match=says):
@@ -272,16 +295,20 @@ def test_a_fused_run_trains_and_samples_as_a_plain_one(tmp_path, recompute):
     """The same kernels in another order of rounding: the losses agree, to float32."""
     kernels = {"device": "emulated", "rungs": "naive", "recompute": recompute}
     losses = {}
-    for fuse in ("none", "all"):
+    joined = ",".join(ALL[:4])
+    for fuse in ("none", joined, "all"):
         flags = {"fuse": fuse, "output": str(tmp_path / fuse), **kernels}
         outcome, screen = run(tmp_path, steps=2, sample_every=2, sample_tokens=3, **flags)
         losses[fuse] = [loss for _, loss in outcome.val_losses]
-        assert ("matmul_gelu.forward" in screen) == (fuse == "all")
-        assert ("matmul_gelu.backward_input" in screen) == (fuse == "all")
-    np.testing.assert_allclose(losses["all"], losses["none"], rtol=1e-5)
-    named = json.loads((tmp_path / "all" / "rungs.json").read_text())
-    assert ("residual_layernorm.forward" in named) == (recompute < 2)
-    assert "residual_layernorm.backward" in named and "residual.backward" not in named
+        assert ("matmul_gelu.forward" in screen) == (fuse != "none")
+        assert ("matmul_gelu.backward_input" in screen) == (fuse != "none")
+        assert ("matmul_residual.forward" in screen) == (fuse == "all")
+    for fuse in (joined, "all"):
+        np.testing.assert_allclose(losses[fuse], losses["none"], rtol=1e-5)
+        named = json.loads((tmp_path / fuse / "rungs.json").read_text())
+        by_layernorm = fuse == joined and recompute < 2
+        assert ("residual_layernorm.forward" in named) == by_layernorm
+        assert "residual_layernorm.backward" in named and "residual.backward" not in named
 
 
 def test_a_rung_of_what_recomputing_leaves_unfused_is_refused_with_what_helps(tmp_path):
@@ -297,8 +324,9 @@ def test_a_rung_of_what_recomputing_leaves_unfused_is_refused_with_what_helps(tm
     program = build(SHAPE, 2, 5, fusions=FUSIONS)
     with pytest.raises(LadderError, match=f"not use {DROPPED}"):
         rung_choice.choose(program.calls, wanted, EMULATED)
-    with pytest.raises(LadderError, match="--fuse decides about residual_layernorm"):
-        open_run(Flags(**settings(tmp_path, fuse="none", **named)))
+    for changes in ({"fuse": "none"}, {"fuse": "all", "recompute": 0}):
+        with pytest.raises(LadderError, match="--fuse decides about residual_layernorm"):
+            open_run(Flags(**settings(tmp_path, **{**named, **changes})))
 
 
 def test_a_fused_run_resumes_fused_and_bit_for_bit(tmp_path):

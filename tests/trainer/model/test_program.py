@@ -104,18 +104,23 @@ def counted(part):
     return Counter(call.op for call in part)
 
 
+@pytest.mark.parametrize("summing", [True, False])
 @pytest.mark.parametrize("recompute", [0, 1, 2])
-def test_a_fused_program_calls_the_fused_ops_wherever_they_apply(recompute):
+def test_a_fused_program_calls_the_fused_ops_wherever_they_apply(recompute, summing):
+    """`summing`: the residual stream is added in the products, not before the layernorms."""
     L = SMALL.layers
-    program = build(SMALL, 2, 5, recompute=recompute, fusions=tuple(FUSIONS)[::-1])
+    names = tuple(name for name in FUSIONS if summing or name != "matmul_residual")
+    program = build(SMALL, 2, 5, recompute=recompute, fusions=names[::-1])
     forward, backward = counted(program.forward), counted(program.backward)
-    assert program.fusions == tuple(FUSIONS)
+    assert program.fusions == names
     assert forward["matmul_gelu.forward"] == L and forward["gelu.forward"] == 0
-    assert forward["matmul.forward"] == 3 * L + 1
+    summed = 2 * L * summing
+    assert forward["matmul_residual.forward"] == summed
+    assert forward["matmul.forward"] == 3 * L + 1 - summed
     again = recompute == 2  # ln_1 and ln_2, by the kernel that the forward pass has used
-    joined = 0 if again else 2 * L
+    joined = 0 if again or summing else 2 * L
     assert forward["residual_layernorm.forward"] == joined
-    assert forward["residual.forward"] == 2 * L - joined
+    assert forward["residual.forward"] == 2 * L - joined - summed
     assert forward["layernorm.forward"] == 2 * L + 1 - joined
     assert backward["residual_layernorm.backward"] == 2 * L
     assert backward["layernorm.backward"] == 1 and backward["residual.backward"] == 0

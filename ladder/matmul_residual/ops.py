@@ -1,0 +1,27 @@
+"""Matmul and residual in one op: the product at the end of a branch adds to the residual stream."""
+
+from ladder.core.contract.ladder import Ladder
+from ladder.core.contract.op import Case, Op, read, write
+from ladder.matmul.ops import BENCH
+from ladder.matmul_gelu.ops import SHAPES
+from reference import matmul_residual
+
+forward = Op(
+    name="matmul_residual.forward",
+    summary="out = stream + inp @ weight.T + bias",
+    args=(
+        write("out", "N OC", terms="C"),
+        read("stream", "N OC"),
+        read("inp", "N C"),
+        read("weight", "OC C"),
+        read("bias", "OC"),
+    ),
+    dims=("N", "C", "OC"),
+    reference=matmul_residual.forward,
+    flops=lambda d: 2 * d["N"] * d["C"] * d["OC"] + d["N"] * d["OC"],
+    shapes=SHAPES,
+    bench={name: BENCH[name] for name in ("attproj", "fcproj")},
+    cases={"second layer": Case(starts={"stream": "N * OC", "weight": "OC * C", "bias": "OC"})},
+)
+
+LADDERS = (Ladder(forward),)
