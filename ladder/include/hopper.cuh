@@ -167,17 +167,6 @@ __device__ __forceinline__ void tma_load_2d(
         : "memory");
 }
 
-// The same with the tile in `.shared::cta`, the shared memory of this block, for kernels that run on
-// sm_120 as well: there, a copy to `.shared::cluster` compiles to a call, in case it were another's.
-__device__ __forceinline__ void tma_load_2d_cta(
-    void* tile, const TensorMap* map, Mbarrier* barrier, int x, int y) {
-    asm volatile(
-        "cp.async.bulk.tensor.2d.shared::cta.global.tile.mbarrier::complete_tx::bytes "
-        "[%0], [%1, {%3, %4}], [%2];"
-        ::"r"(shared_address(tile)), "l"(map), "r"(shared_address(barrier)), "r"(x), "r"(y)
-        : "memory");
-}
-
 // The same with `.multicast::cluster`: one read of the array fills the tile at the same address in
 // several blocks of the cluster, those whose bit (1 << rank) is set in `blocks`. The barrier of
 // each of these blocks counts the bytes.
@@ -188,6 +177,18 @@ __device__ __forceinline__ void tma_load_2d_multicast(
         ".multicast::cluster [%0], [%1, {%3, %4}], [%2], %5;"
         ::"r"(shared_address(tile)), "l"(map), "r"(shared_address(barrier)), "r"(x), "r"(y),
           "h"((short)blocks)
+        : "memory");
+}
+
+// tma_load_2d to `.shared::cta`, the shared memory of this block, for kernels that run on sm_120 as
+// well. There, a copy to `.shared::cluster` compiles to a branch with a call, and ptxas then ignores
+// setmaxnreg.
+__device__ __forceinline__ void tma_load_2d_cta(
+    void* tile, const TensorMap* map, Mbarrier* barrier, int x, int y) {
+    asm volatile(
+        "cp.async.bulk.tensor.2d.shared::cta.global.tile.mbarrier::complete_tx::bytes "
+        "[%0], [%1, {%3, %4}], [%2];"
+        ::"r"(shared_address(tile)), "l"(map), "r"(shared_address(barrier)), "r"(x), "r"(y)
         : "memory");
 }
 
