@@ -180,6 +180,18 @@ __device__ __forceinline__ void tma_load_2d_multicast(
         : "memory");
 }
 
+// tma_load_2d to `.shared::cta`, the shared memory of this block, for kernels that run on sm_120 as
+// well. There, a copy to `.shared::cluster` compiles to a branch with a call, and ptxas then ignores
+// setmaxnreg.
+__device__ __forceinline__ void tma_load_2d_cta(
+    void* tile, const TensorMap* map, Mbarrier* barrier, int x, int y) {
+    asm volatile(
+        "cp.async.bulk.tensor.2d.shared::cta.global.tile.mbarrier::complete_tx::bytes "
+        "[%0], [%1, {%3, %4}], [%2];"
+        ::"r"(shared_address(tile)), "l"(map), "r"(shared_address(barrier)), "r"(x), "r"(y)
+        : "memory");
+}
+
 // `cp.async.bulk.tensor`, from shared to global memory; elements outside the array are not stored.
 // Before: every thread that wrote the tile calls tma_store_fence, then a barrier follows; otherwise
 // TMA may read old values. After: tma_store_commit; and tma_store_wait before the tile changes or

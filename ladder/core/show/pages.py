@@ -39,6 +39,7 @@ do (device=nvidia-h200 dtype=bfloat16 shape="N=65536 C=768"):
     step-summary DEVICE DTYPE   of that the least: ours, and PyTorch's fastest
     log LOG                     output that is kept in doc/results/logs; of that the lines from
                                 first= to last=, as of a passage
+    cards           the last rung that each generation of NVIDIA's cards runs in bfloat16
     tally           how many kernels and ladders there are
 
 `counts` takes lines="x[i]|y[i]": only lines of the source that contain one of these. `counts` and
@@ -65,10 +66,12 @@ from ladder.core.common.errors import LadderError
 from ladder.core.common.files import read_text
 from ladder.core.contract.device_code import INCLUDE
 from ladder.core.contract.dims import Dims, format_dims
+from ladder.core.contract.dtypes import DTYPES
 from ladder.core.contract.identity import code_identity
 from ladder.core.contract.ladder import PACKAGE, Ladder, find, find_rung, ladders
 from ladder.core.contract.rung_file import KEYS, Rung
-from ladder.core.contract.runs_on import runs_on
+from ladder.core.contract.runs_on import FAMILIES, runs_on
+from ladder.core.device.cuda import compiler
 from ladder.core.show import citations, pictures, source_code, tables, trace, training_tables
 from ladder.core.show.amd import resources_table
 from ladder.core.show.machine import machine_table
@@ -205,6 +208,27 @@ def rungs(place: Place, op: str) -> str:
         where = runs_on(rung, ladder.op.reals)
         shapes = "; ".join(f"`{condition}`" for condition in rung.shape_conditions())
         lines.append(f"| {number} | {rung.idea}{tables.remarks(rung)} | {where} | {shapes} |")
+    return "\n".join(lines)
+
+
+def cards(place: Place) -> str:
+    """The last rung that a card of each generation runs in bfloat16, of the ops where it differs:
+    at the first shape that is measured, within the shared memory that a block has there."""
+    generations = [g for g in FAMILIES[0].generations if g.name != "sm_75"]  # has no bfloat16
+    targets = [compiler.typical_target(g.arch, DTYPES["bfloat16"]) for g in generations]
+    lines = [
+        f"| | {' | '.join(f'{g.name}<br>{g.cards}' for g in generations)} |",
+        "|---|" + "--:|" * len(generations),
+    ]
+    for name, ladder in ladders().items():
+        kernels, dims = [r for r in ladder.rungs if r.path and r.pays], _measured_shape(name)
+        last = [
+            [rung for rung in kernels if rung.plan(dims, target).refusal is None][-1:]
+            for target in targets
+        ]
+        if any(rungs != last[0] for rungs in last):
+            cells = (link(place, rung) for rungs in last for rung in rungs)
+            lines.append(f"| `{name}` | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
@@ -480,6 +504,6 @@ BLOCKS: dict[str, Callable[..., str]] = {
     for block in (
         rungs, header, diff, change, source, solution, passage, counts,
         reuse, traffic, machine, resources, picture, table, gain, overview, step_times,
-        step_summary, log, tally,
+        step_summary, log, cards, tally,
     )
 }  # fmt: skip

@@ -150,6 +150,13 @@ def test_the_page_on_rungs_lists_keys_generations_headers_and_functions():
         assert name.search((page.parent / header).read_text(encoding="utf-8")), function
 
 
+def test_the_last_rung_of_a_card_is_one_that_its_shared_memory_allows(site):
+    rows = re.findall(r"^\| `(.+?)` \|(.*)", write(site, "cards"), re.MULTILINE)
+    ids = {op: re.findall(r"\[(\S+)\]", cells) for op, cells in rows}
+    assert ids["crossentropy.fused"] == ["6", "4", "4", "6", "6", "4"]  # 163 KB, 99 KB, 227 KB
+    assert "layernorm.forward" not in ids  # the same on all of them
+
+
 def test_of_a_header_some_lines_can_be_chosen(site):
     text = write(site, 'header layernorm.forward 3 only="expect change"')
     assert re.findall(r"- \*\*(\w+):", text) == ["Expect", "Change"]

@@ -45,6 +45,10 @@ __forceinline__ void tma_load_2d_multicast(
     void *tile, const TensorMap *map, Mbarrier *barrier, int x, int y, int blocks) {
     emulator::emulator_tile_load(tile, map, barrier, x, y, blocks);
 }
+__forceinline__ void tma_load_2d_cta(
+    void *tile, const TensorMap *map, Mbarrier *barrier, int x, int y) {
+    tma_load_2d(tile, map, barrier, x, y);
+}
 __forceinline__ void tma_store_2d(const TensorMap *map, const void *tile, int x, int y) {
     emulator::emulator_tile_store(map, tile, x, y, false);
 }
