@@ -2,9 +2,9 @@
 // Before: rung 7 multiplies tiles of 128 x 192. A step takes 40 KB from L2. Where sums are long,
 //         energy limits the clock, and every byte costs some.
 // Change: tiles of 256 x 192. A warpgroup has 128 rows, for two products of 64 x 192. Their
-//         accumulators need 200 registers a thread. The producer gives its own
-//         away (setmaxnreg), and is a whole warpgroup for that. Three of the larger stages fit.
-//         Sums are split into as many parts as fill the SMs, and none is empty.
+//         accumulators need 200 registers a thread. The producer gives its own away (setmaxnreg),
+//         and is a whole warpgroup for that. Three of the larger stages fit. Sums are split into
+//         as many parts as fill the SMs, and none is empty.
 // Expect: a step of twice the products takes 56 KB from L2. The end of a part takes longer, and
 //         short sums have too few steps to make up for it.
 // Needs:  real in (float16, bfloat16); sm == 90; warp == 32; C % vector == 0; OC % vector == 0
