@@ -23,8 +23,8 @@
 // Tiles:  dweight[64, 32]; dout[DEPTH, 64]; inp[DEPTH // 2, 64]
 // Deterministic: no, L2 adds the parts in any order
 // After:  16bit-8
-// Left:   for each 16 rows, TMA writes and wgmma reads 26 KB of shared memory: 208 clocks, where the
-//         products take 192. Rung 8 has 368 clocks for 384.
+// Left:   for each 16 rows, TMA writes and wgmma reads 26 KB of shared memory: 208 clocks, where
+//         the products take 192. Rung 8 has 368 clocks for 384.
 
 #include "portable.cuh"
 #include "wgmma_real.cuh"
