@@ -126,6 +126,26 @@ def split_tiles(high: int, columns: int, rows: int, steps: int, blocks: int) -> 
 
 
 @tiling
+def equal_parts(tiles: int, steps: int, blocks: int, end: int) -> int:
+    """Into how many equal parts to split each tile's sum, so that whole waves of parts take the
+    least time.
+
+    tiles   of the result
+    steps   of each tile's sum
+    blocks  that run at a time, each with parts one after the other
+    end     steps that a block could do in the time that the end of a part adds
+
+    No part is empty. Of equal times, the one with the fewest parts is chosen.
+    """
+
+    def time(parts: int) -> int:
+        return ceil_div(tiles * parts, blocks) * (ceil_div(steps, parts) + end)
+
+    filled = (ceil_div(steps, share) for share in range(steps, 0, -1))  # fewest parts first
+    return min(filled, key=time)
+
+
+@tiling
 def split_rows(tiles: int, rows: int, places: int) -> int:
     """Into how many parts to split sums over `rows`, for one wave of blocks, three or four:
     whichever takes the least time.

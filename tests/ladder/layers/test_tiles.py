@@ -104,6 +104,20 @@ def test_no_part_of_a_split_is_empty(high, columns, steps, blocks):
     assert width in (128, 192) and 1 <= parts <= steps
 
 
+@pytest.mark.parametrize(
+    ("count", "steps", "parts"),
+    [(12, 1024, 11), (36, 1024, 11), (48, 1024, 11), (12, 64, 5), (36, 64, 5), (48, 64, 4)],
+)
+def test_equal_parts_fill_whole_waves_of_clusters(count, steps, parts):
+    assert tiles.equal_parts(count, steps, SMS // 2, 2) == parts
+
+
+@given(SIZES, st.integers(1, 2000), st.integers(1, 200), st.integers(0, 20))
+def test_no_equal_part_is_empty(count, steps, blocks, end):
+    parts = tiles.equal_parts(count, steps, blocks, end)
+    assert ceil_div(steps, ceil_div(steps, parts)) == parts
+
+
 @pytest.mark.parametrize(("count", "parts"), [(36, 7), (108, 7), (144, 7)])
 def test_sums_over_rows_are_split_for_full_waves(count, parts):
     assert tiles.split_rows(count, 4096, 2 * SMS) == parts
