@@ -104,7 +104,7 @@ __device__ __forceinline__ void ldmatrix_x2_trans(unsigned (&r)[2], const void* 
     emulator::ldmatrix(r, row, true);
 }
 __device__ __forceinline__ void stmatrix_x4(void* row, const unsigned (&r)[4]) {
-    uint4 mine = emulator::matrix_row(r);  // gcc has a hook where a variable is stored, not a result
+    uint4 mine = emulator::matrix_row(r);  // a variable: gcc has no hook where a result is stored
     *(uint4 *)row = mine;
 }
 
