@@ -60,6 +60,9 @@ __device__ __forceinline__ unsigned long long wgmma_descriptor(const void* tile,
 #include "emulator/hopper.h"
 #else
 
+// The cache policy of `createpolicy.fractional.L2::evict_first`, for all lines.
+constexpr unsigned long long EVICT_FIRST = 0x12f0000000000000;
+
 __device__ __forceinline__ unsigned shared_address(const void* pointer) {
     return (unsigned)__cvta_generic_to_shared(pointer);
 }
@@ -199,6 +202,31 @@ __device__ __forceinline__ void tma_load_2d_cta(
 __device__ __forceinline__ void tma_store_2d(const TensorMap* map, const void* tile, int x, int y) {
     asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%0, {%2, %3}], [%1];"
                  ::"l"(map), "r"(shared_address(tile)), "r"(x), "r"(y) : "memory");
+}
+
+// The two copies with `.L2::cache_hint` evict_first: what is used only once leaves the L2 cache
+// before what others use again.
+__device__ __forceinline__ void tma_load_2d_evict_first(
+    void* tile, const TensorMap* map, Mbarrier* barrier, int x, int y) {
+    asm volatile(
+        "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+        ".L2::cache_hint [%0], [%1, {%3, %4}], [%2], %5;"
+        ::"r"(shared_address(tile)), "l"(map), "r"(shared_address(barrier)), "r"(x), "r"(y),
+          "l"(EVICT_FIRST)
+        : "memory");
+}
+__device__ __forceinline__ void tma_store_2d_evict_first(
+    const TensorMap* map, const void* tile, int x, int y) {
+    asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group.L2::cache_hint "
+                 "[%0, {%2, %3}], [%1], %4;"
+                 ::"l"(map), "r"(shared_address(tile)), "r"(x), "r"(y), "l"(EVICT_FIRST)
+                 : "memory");
+}
+
+// `cp.async.bulk.prefetch.tensor`: brings a box of the array into the L2 cache.
+__device__ __forceinline__ void tma_prefetch_2d(const TensorMap* map, int x, int y) {
+    asm volatile("cp.async.bulk.prefetch.tensor.2d.L2.global.tile [%0, {%1, %2}];"
+                 ::"l"(map), "r"(x), "r"(y));
 }
 
 // TMA reduce-add (`cp.reduce.async.bulk.tensor`): the L2 cache adds the tile, of float32, to the

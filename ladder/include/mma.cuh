@@ -13,11 +13,13 @@
 // in r[i] the elements [g][2t] and [g][2t + 1] of matrix i. _trans: of its transpose. _x2 loads two
 // matrices, with the addresses of lanes 0 to 15. Eight rows whose addresses are a multiple of 128
 // bytes apart lie in the same banks (a bank conflict), so tiles are padded or swizzled.
+// stmatrix_x4 stores what ldmatrix_x4 would load, with the same addresses (sm_90 and later).
 //
 // All lanes of the warp must call these functions together. The tile must be complete in shared
 // memory: a barrier lies between the threads that write it and ldmatrix.
 //
-// PTX ISA, "mma.sync" and "ldmatrix": https://docs.nvidia.com/cuda/parallel-thread-execution/
+// PTX ISA, "mma.sync", "ldmatrix", "stmatrix":
+// https://docs.nvidia.com/cuda/parallel-thread-execution/
 #pragma once
 
 #ifdef KERNEL_LADDER_EMULATOR
@@ -69,6 +71,16 @@ __device__ __forceinline__ void ldmatrix(unsigned (&r)[COUNT], const void *row, 
     emulator_warp(WARP_SYNC, ~0ull, 0, 0);
 }
 
+// The row that this lane stores: four lanes have two elements each.
+__device__ __noinline__ EMULATOR_UNCOUNTED uint4 matrix_row(const unsigned (&r)[4]) {
+    const unsigned *const *lanes = show(&r[0]);
+    int matrix = current.thread->lane / 8, first = current.thread->lane % 8 * 4;
+    uint4 row{lanes[first][matrix], lanes[first + 1][matrix], lanes[first + 2][matrix],
+              lanes[first + 3][matrix]};
+    emulator_warp(WARP_SYNC, ~0ull, 0, 0);  // all lanes have read the others' registers
+    return row;
+}
+
 }  // namespace emulator
 
 __device__ __forceinline__ void mma_m16n8k16_bf16(
@@ -90,6 +102,10 @@ __device__ __forceinline__ void ldmatrix_x4_trans(unsigned (&r)[4], const void* 
 }
 __device__ __forceinline__ void ldmatrix_x2_trans(unsigned (&r)[2], const void* row) {
     emulator::ldmatrix(r, row, true);
+}
+__device__ __forceinline__ void stmatrix_x4(void* row, const unsigned (&r)[4]) {
+    uint4 mine = emulator::matrix_row(r);  // a variable: gcc has no hook where a result is stored
+    *(uint4 *)row = mine;
 }
 
 #else
@@ -128,5 +144,12 @@ LDMATRIX_X2(ldmatrix_x2, "")
 LDMATRIX_X2(ldmatrix_x2_trans, ".trans")
 #undef LDMATRIX_X4
 #undef LDMATRIX_X2
+
+// `stmatrix.sync.aligned.m8n8`: stores four 8 x 8 matrices, which lanes hold as fragments.
+__device__ __forceinline__ void stmatrix_x4(void* row, const unsigned (&r)[4]) {
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};"
+                 ::"r"((unsigned)__cvta_generic_to_shared(row)),
+                   "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3]) : "memory");
+}
 
 #endif

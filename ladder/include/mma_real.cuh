@@ -23,3 +23,19 @@ __device__ __forceinline__ unsigned pack(float low, float high) {
 #endif
     return *reinterpret_cast<unsigned*>(&pair);
 }
+
+// The two numbers of a packed pair.
+__device__ __forceinline__ float low_of(unsigned pair) {
+#if defined(REAL_FLOAT16)
+    return __low2float(*reinterpret_cast<__half2*>(&pair));
+#else
+    return __uint_as_float(pair << 16);
+#endif
+}
+__device__ __forceinline__ float high_of(unsigned pair) {
+#if defined(REAL_FLOAT16)
+    return __high2float(*reinterpret_cast<__half2*>(&pair));
+#else
+    return __uint_as_float(pair & 0xffff0000);
+#endif
+}

@@ -17,7 +17,8 @@
 // After:  matmul.forward 16bit-16
 // Replaces: 16bit-6 wgmma; 16bit-7 warp_specialization; 16bit-9 packed_rounding;
 //         16bit-10 double_buffered_patches
-// Left:   a tile of 128 x 128 reads more from shared memory for a product than one of 128 x 256.
+// Left:   a tile of 128 x 128 reads more from shared memory for a product than one of 128 x 192
+//         -> rung 11.
 
 #include "fast_math.cuh"
 #include "mma_real.cuh"

@@ -44,6 +44,37 @@ extern "C" __global__ void k(unsigned* out, const uint4* inp) {{
     assert [(x.bytes, x.wavefronts) for x in loads] == [(16, 4), (16, 2)]  # one for each matrix
 
 
+STMATRIX = """\
+#include "portable.cuh"
+#include "mma.cuh"
+extern "C" __global__ void k(uint4* out, const unsigned* inp) {
+    __shared__ uint4 rows[32];
+    unsigned four[4];
+    for (int i = 0; i < 4; i++) four[i] = inp[threadIdx.x * 4 + i];
+    stmatrix_x4(&rows[threadIdx.x], four);
+    __syncwarp();
+    out[threadIdx.x] = rows[threadIdx.x ^ 1];
+}
+"""
+
+
+def test_stmatrix_stores_what_ldmatrix_loads(tmp_path):
+    matrices = np.arange(4 * 8 * 8, dtype=np.uint16).reshape(4, 8, 8)
+    fragments = matrices.reshape(4, 32, 2).swapaxes(0, 1).copy().view(np.uint32)
+    out, device = zeros(32, 8, dtype=np.uint16), Emulated(counting=True)
+    run(device, tmp_path, STMATRIX, 1, 32, out, array(fragments, np.uint32))
+    assert (out.reshape(4, 4, 2, 8)[:, :, ::-1].reshape(4, 8, 8) == matrices).all()
+    stores = [x for x in device.report().lines if x.buffer == "rows" and x.kind == "write"]
+    assert [(x.bytes, x.wavefronts) for x in stores] == [(16, 4)]
+
+
+def test_a_race_with_stmatrix_is_found(tmp_path):
+    source = STMATRIX.replace("    __syncwarp();\n", "")
+    out, inp = zeros(32, 8, dtype=np.uint16), zeros(32, 4, dtype=np.uint32)
+    with pytest.raises(LadderError, match="race"):
+        run(Emulated(counting=True), tmp_path, source, 1, 32, out, inp)
+
+
 def test_rounding_to_tf32_goes_to_the_nearest_and_ties_go_away_from_zero(tmp_path):
     source = """\
 #include "mma_tf32.cuh"
