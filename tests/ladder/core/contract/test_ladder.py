@@ -56,7 +56,7 @@ def test_a_number_is_enough_where_only_one_rung_has_it():
     ("which", "says"),
     [
         ("5", "several rungs 5, 16bit-5, float32-5 and amd-5: choose one of them"),
-        ("99", "no rung '99'; it has 0 to 4, 16bit-5 to 16bit-17, float32-5 to "),
+        ("99", "no rung '99'; it has 0 to 4, 16bit-5 to 16bit-18, float32-5 to "),
         ("float32-99", "no rung 'float32-99'; did you mean float32-"),
         ("fp32-5", "did you mean float32-5"),
         ("cubls", "did you mean cublas"),

@@ -1,0 +1,166 @@
+// matmul forward, 16bit rung 18: ping-pong with tiles of 128 x 192
+// Before: in rung 16, for each 16 channels of a tile of 128 x 128 the tensor cores read 384 rows of
+//         32 bytes from shared memory, and TMA writes 256: 160 clocks of its bandwidth for 128
+//         clocks of products. Accumulators of a wider tile do not fit: 288 threads of a block have
+//         at most 224 registers each.
+// Change: tiles of 128 x 192. The producer is a whole warpgroup, which gives most of its registers
+//         to the consumers (setmaxnreg). A consumer has none left for loads of bias in flight, so
+//         each thread loads one pair during the products and shares it through shared memory.
+// Expect: 208 clocks of shared memory for 192 of products. From L2, 28 KB for a step of 128 x 192
+//         outputs, where rung 16 needs 24 KB for 128 x 128. The wait for bias is hidden.
+// Needs:  real in (float16, bfloat16); sm == 90; warp == 32; C % vector == 0; OC % vector == 0
+// Define: TILE_ROWS = 128; TILE_COLUMNS = 192; PAIRS = ceil_div(N, 2 * TILE_ROWS);
+//         CLUSTERS = multiprocessors // 2; DEPTH = 64; WARPS = 8; GROUP = 8; STAGES = 4;
+//         SHARED = (STAGES * (TILE_ROWS + TILE_COLUMNS) + 2 * 128) * DEPTH * sizeof_real;
+//         TILES = ceil_div(OC, TILE_COLUMNS) * PAIRS
+// Launch: matmul_forward<<<2 * min(TILES, CLUSTERS), (WARPS + 4) * warp, SHARED>>>
+// Tiles:  out[64, 64]; inp[TILE_ROWS, DEPTH]; weight[TILE_COLUMNS // 2, DEPTH]
+// After:  16bit-16
+// Left:   where tiles are few, wider ones fill the SMs less evenly.
+
+#include "mma_real.cuh"
+#include "wgmma_real.cuh"
+
+struct alignas(4) Pair { real low, high; };  // one load of bias
+
+constexpr int PATCH = 64 * 64;  // elements of results that one TMA store writes
+
+// A position in the ring of stages. The parity that its barriers wait for flips with every round.
+struct Stage {
+    int index = 0, parity = 0;
+    __device__ __forceinline__ void advance(int steps) {
+        index += steps;
+        parity ^= index / STAGES & 1;
+        index %= STAGES;
+    }
+};
+
+// Finds the first row and column of a pair of tiles, in grouped order: down GROUP rows of pairs,
+// then one column on.
+__device__ __forceinline__ void find_pair(int pair, int high, int wide, int& row, int& column) {
+    int top = pair / (GROUP * wide) * GROUP, of_group = pair % (GROUP * wide);
+    int rows = min(GROUP, high - top);  // rows of pairs in this group
+    row = (top + of_group % rows) * 2 * TILE_ROWS;
+    column = of_group / rows * TILE_COLUMNS;
+}
+
+extern "C" __global__ void __cluster_dims__(2, 1, 1)
+__launch_bounds__((WARPS + 4) * WARP_SIZE, 1) matmul_forward(
+    real* __restrict__ out,           // (N, OC)
+    const real* __restrict__ inp,     // (N, C)
+    const real* __restrict__ weight,  // (OC, C)
+    const real* __restrict__ bias,    // (OC), or null
+    int N, int C, int OC,
+    const __grid_constant__ TensorMap out_tiles, const __grid_constant__ TensorMap inp_tiles,
+    const __grid_constant__ TensorMap weight_tiles) {
+    extern __shared__ __align__(1024) Vec shared[];
+    __shared__ Mbarrier full[STAGES], empty[STAGES], turns[2];  // turns: one per warpgroup
+    __shared__ Pair biases[2][TILE_COLUMNS / 2];                // also one tile's per warpgroup
+    real* a = shared->at;                            // (STAGES, TILE_ROWS, DEPTH)     of inp
+    real* b = a + STAGES * TILE_ROWS * DEPTH;        // (STAGES, TILE_COLUMNS, DEPTH)  of weight
+    real* patches = b + STAGES * TILE_COLUMNS * DEPTH;  // (2 warpgroups, 2, 64, 64)  of out
+    int wide = (OC + TILE_COLUMNS - 1) / TILE_COLUMNS, rank = cluster_rank();
+    int lane = lane_id(), steps = (C + DEPTH - 1) / DEPTH, row, column;
+    if (threadIdx.x == 0) {
+        for (int stage = 0; stage < STAGES; stage++) {
+            mbarrier_init(&full[stage], 1);  // arrivals: the producer thread
+            mbarrier_init(&empty[stage], WARPS);  // arrivals: one warpgroup in each block
+        }
+        for (int i = 0; i < 2; i++) mbarrier_init(&turns[i], 4);  // arrivals: the other's warps
+    }
+    cluster_barrier();  // both blocks' barriers are initialized before any thread uses them
+
+    Stage now;
+    if (warp_id() >= WARPS) {  // the producer warpgroup, of which one thread works
+        fewer_registers<40>();
+        int half = rank * TILE_COLUMNS / 2;
+        bool producer = threadIdx.x == WARPS * WARP_SIZE;
+        for (int pair = blockIdx.x / 2; producer && pair < TILES; pair += gridDim.x / 2) {
+            find_pair(pair, PAIRS, wide, row, column);
+            for (int start = 0; start < C; start += DEPTH, now.advance(1)) {
+                Mbarrier* done = &full[now.index];
+                mbarrier_wait(&empty[now.index], now.parity ^ 1);  // the consumers have read it
+                mbarrier_expect(done, (TILE_ROWS + TILE_COLUMNS) * DEPTH * sizeof(real));
+                tma_load_2d(a + now.index * TILE_ROWS * DEPTH, &inp_tiles, done, start,
+                            row + rank * TILE_ROWS);
+                tma_load_2d_multicast(b + (now.index * TILE_COLUMNS + half) * DEPTH, &weight_tiles,
+                                      done, start, column + half, 3);
+            }
+        }
+        __syncwarp();  // all lanes must reach cluster_barrier together
+        cluster_barrier();  // neither block ends while the other still copies to its memory
+        return;
+    }
+
+    more_registers<232>();
+    int group = warp_uniform(warp_id() / 4);  // the consumer warpgroup
+    bool leader = threadIdx.x % 128 == 0;     // of the warpgroup
+    int own = warp_id() % 4 * 16 + lane / 4, t = lane % 4;  // the lane's row, and another 8 later
+    int stride = gridDim.x / 2;
+    now.advance(group * steps);
+    int before = 1 - group;  // parity of the other warpgroup's turn that precedes this one's
+    for (int pair = blockIdx.x / 2 + group * stride; pair < TILES; pair += 2 * stride) {
+        find_pair(pair, PAIRS, wide, row, column);
+        row += rank * TILE_ROWS;
+        int pair_of_thread = threadIdx.x % 128;  // of the tile's columns
+        Pair own_bias = {};
+        if (bias && pair_of_thread < TILE_COLUMNS / 2 && column + 2 * pair_of_thread < OC) {
+            own_bias = *reinterpret_cast<const Pair*>(bias + column + 2 * pair_of_thread);
+        }
+        float sums[2][TILE_COLUMNS / 2] = {};  // of rows 0 to 63 and 64 to 127
+        mbarrier_wait(&turns[group], before);  // without it, `full` may be a round behind
+        before ^= 1;
+        int last = 0;  // the previous stage
+        for (int step = 0; step < steps; step++, now.advance(1)) {
+            mbarrier_wait(&full[now.index], now.parity);  // the stage's copies have arrived
+            wgmma_fence();
+#pragma unroll
+            for (int k = 0; k < DEPTH; k += 16) {
+#pragma unroll
+                for (int half = 0; half < 2; half++) {
+                    wgmma_m64k16<TILE_COLUMNS>(
+                        sums[half], a + (now.index * TILE_ROWS + half * 64) * DEPTH + k,
+                        b + now.index * TILE_COLUMNS * DEPTH + k);
+                }
+            }
+            wgmma_commit();
+            wgmma_wait<1>();  // the products of the previous stage are done
+            __syncwarp();     // in all lanes, before the stage is released
+            if (step > 0 && lane < 2) mbarrier_arrive_at(&empty[last], lane);
+            last = now.index;
+        }
+        if (lane == 0) mbarrier_arrive(&turns[1 - group]);  // its products are all issued
+        wgmma_wait<0>(sums[0], sums[1]);
+        __syncwarp();  // all lanes' products are done before the stage is released
+        if (lane < 2) mbarrier_arrive_at(&empty[last], lane);
+        now.advance(steps);  // skips the other warpgroup's stages
+
+        if (pair_of_thread < TILE_COLUMNS / 2) biases[group][pair_of_thread] = own_bias;
+#pragma unroll
+        for (int s = 0; s < TILE_COLUMNS / 32; s++) {  // 64 rows and columns at a time
+            int half = s / (TILE_COLUMNS / 64), x = s % (TILE_COLUMNS / 64) * 64;
+            real* patch = patches + (group * 2 + s % 2) * PATCH;
+            if (leader) tma_store_wait<1>();  // the previous store from this patch has read it
+            named_barrier(1 + group, 128);  // ... before it is overwritten; biases are there
+#pragma unroll
+            for (int p = 0; p < 8; p++) {
+                int j = x / 8 + p;
+                Pair pair = biases[group][j * 4 + t];
+                float low = to_float(pair.low), high = to_float(pair.high);
+                unsigned* to = reinterpret_cast<unsigned*>(
+                    patch + own * 64 + (p ^ own % 8) * VECTOR);  // TMA's swizzle
+                to[t] = pack(sums[half][4 * j] + low, sums[half][4 * j + 1] + high);
+                to[8 * 32 + t] = pack(sums[half][4 * j + 2] + low, sums[half][4 * j + 3] + high);
+            }
+            tma_store_fence();  // makes the patch visible to TMA (async proxy)
+            named_barrier(1 + group, 128);  // all of it is written before TMA reads it
+            if (leader) {
+                tma_store_2d(&out_tiles, patch, column + x, row + half * 64);
+                tma_store_commit();
+            }
+        }
+    }
+    if (leader) tma_store_wait<0>();  // the block stays until TMA has read its shared memory
+    __syncwarp();  // all lanes must reach cluster_barrier together
+    cluster_barrier();  // neither block ends while the other still arrives at its barriers
+}
