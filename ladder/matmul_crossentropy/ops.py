@@ -115,9 +115,7 @@ backward_input = Op(
     reference=matmul_crossentropy.backward_input,
     flops=flops,
     shapes=tuple({name: s[name] for name in ("N", "C", "OC")} for s in SHAPES),
-    bench={
-        name: {"N": s["N"], "C": s["C"], "OC": s["OC"]} for name, s in BENCH.items()
-    },
+    bench={name: {"N": s["N"], "C": s["C"], "OC": s["OC"]} for name, s in BENCH.items()},
     cases={"second layer": Case(starts={"dinp": "N * C", "exps": "N * OC"})},
 )
 

@@ -71,7 +71,7 @@ def choose(
         if before is None and settings.compares(device):
             plain = built(()).calls
             names = applicable({call.op for call in plain})
-            open_to = (name for name in FUSIONS if settings.fuse[name] != "no" and name in names)
+            open_to = (name for name in FUSIONS if settings.considers(name) and name in names)
             fused = built(tuple(open_to)).calls
             background.enter_context(
                 rung_choice.compiling_candidates((*plain, *fused), settings, device)
