@@ -41,9 +41,9 @@ def forward(
     targets (N) and dloss (1). The columns from V to OC pad the vocabulary: exps are 0 there."""
     rows = np.arange(targets.size)
     matmul.forward(exps, inp, weight, None)
+    exps[:, V:] = -np.inf
     exps -= exps[rows, targets][:, None].copy()
     np.exp(np.minimum(exps, MOST), out=exps)
-    exps[:, V:] = 0
     total = exps.sum(1)
     exps[rows, targets] = 1 - total
     losses[:] = np.log(total)

@@ -55,6 +55,12 @@ def two_levels(level: float) -> Case:
     return Case(make, hard=True)
 
 
+def some_rows_not_a_number(dims: Dims, rng: np.random.Generator) -> dict[str, np.ndarray]:
+    inp = rng.standard_normal((dims["N"], dims["C"]))
+    inp[::2, 0] = np.nan
+    return {"inp": inp}
+
+
 def cancels(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """The target's logit is subtracted from one like it, which is computed in another order; its
     exponential of 1 is a part of the total, which is subtracted from 1."""
@@ -98,6 +104,7 @@ forward = Op(
         "huge logits": Case(huge, hard=True),
         "equal logits": two_levels(0),
         "targets 87 above and below": two_levels(87),
+        "not a number": Case(some_rows_not_a_number, finite=False),
         "second layer": Case(starts={"exps": "N * OC", "inp": "N * C"}),
     },
 )

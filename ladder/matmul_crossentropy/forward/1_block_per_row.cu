@@ -49,8 +49,9 @@ extern "C" __global__ void matmul_crossentropy_forward(
 
     float sum = 0.0f;
     for (int i = threadIdx.x; i < OC; i += BLOCK) {
-        float power = 0.0f;  // padding has no gradient
-        if (i < V) power = fminf(expf(dot(x, weight + (size_t)i * C, C) - correct), MOST);
+        float logit = i < V ? dot(x, weight + (size_t)i * C, C) : -INFINITY;  // padding
+        float power = expf(logit - correct);
+        if (power > MOST) power = MOST;  // not fminf, which would hide NaN
         y[i] = to_real(power);
         sum += power;
     }

@@ -39,9 +39,10 @@ struct Stage {
     }
 };
 
-// exp(logit - the target's), with shift = the target's * LOG2_E.
+// exp(logit - the target's), with shift = the target's * LOG2_E. Not fminf, which would hide NaN.
 __device__ __forceinline__ float power(float logit, float shift) {
-    return fast_exp2(fminf(fmaf(logit, LOG2_E, -shift), MOST));
+    float x = fmaf(logit, LOG2_E, -shift);
+    return fast_exp2(x > MOST ? MOST : x);
 }
 
 // Finds the first row and column of a pair of tiles, in grouped order: down GROUP rows of pairs,
