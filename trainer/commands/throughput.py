@@ -99,9 +99,14 @@ def _numpy_products(engine: Engine) -> Callable[[], None]:
             return out, a, b
         return out, a.T, b  # backward_weight, without adding up
 
-    # which argument of a fused op is a result besides the product
-    not_products = {"matmul_gelu.forward": 0, "matmul.backward_weight_bias": 1}
-    layers = "matmul", "matmul_gelu", "matmul_relu"
+    # which arguments of a fused op do not belong to the product
+    not_products = {
+        "matmul_gelu.forward": slice(0, 1),
+        "matmul.backward_weight_bias": slice(1, 2),
+        "matmul_crossentropy.forward": slice(1, 4),
+        "matmul_crossentropy.backward_input": slice(2, 3),
+    }
+    layers = "matmul", "matmul_gelu", "matmul_relu", "matmul_crossentropy"
     forward = [f"{layer}.forward" for layer in layers]
     backward_input = [f"{layer}.backward_input" for layer in layers]
     backward_weight = "matmul.backward_weight", "matmul.backward_weight_bias"
