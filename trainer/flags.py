@@ -33,6 +33,7 @@ Fusion = Literal[
     "matmul_residual",
     "matmul_relu",
     "matmul_relu_backward",
+    "matmul_crossentropy",
 ]
 SCHEDULES: tuple[Schedule, ...] = get_args(Schedule)  # how each runs: trainer/engine/schedule.py
 FUSIONS: tuple[Fusion, ...] = get_args(Fusion)  # what each fuses: trainer/model/fusion.py

@@ -11,7 +11,16 @@ import pytest
 
 from ladder.core.contract.ladder import find, ladders
 from ladder.core.verify.inputs import make_inputs, scalars
-from reference import attention, crossentropy, gelu, matmul, matmul_gelu, matmul_relu, softmax
+from reference import (
+    attention,
+    crossentropy,
+    gelu,
+    matmul,
+    matmul_crossentropy,
+    matmul_gelu,
+    matmul_relu,
+    softmax,
+)
 
 EPSILON = 1e-6
 RNG = np.random.default_rng(0)
@@ -39,7 +48,9 @@ CASES = {
     "softmax.backward": ({"N": 4, "V": 5}, {}),
     "crossentropy.backward": ({"N": 4, "V": 5}, {}),
 }
-OTHERWISE = {"matmul_gelu.backward_input", "matmul_relu.backward_input"}  # tested on their own
+OTHERWISE = {  # tested on their own
+    f"{layer}.backward_input" for layer in ("matmul_gelu", "matmul_relu", "matmul_crossentropy")
+}
 
 
 def normal(*shape: int) -> np.ndarray:
@@ -150,6 +161,54 @@ def test_the_fused_loss_leaves_the_derivative_in_the_place_of_the_logits(columns
     softmax.forward(probs, logits[:, :5])
     crossentropy.forward(apart, probs, np.array([2, 0, 4, 4]))
     assert_close(losses, apart)
+
+
+def head(inp: np.ndarray, weight: np.ndarray, V: int) -> list[np.ndarray]:
+    """Losses, dlogits, dinp and dweight by the fused op."""
+    (N, C), OC = inp.shape, len(weight)
+    exps, losses, factors, scaled = np.empty((N, OC)), np.empty(N), np.empty(N), np.empty((N, C))
+    made = exps, losses, factors, scaled
+    matmul_crossentropy.forward(*made, inp, weight, TARGETS, np.array([0.5]), V=V)
+    dinp, dweight = np.empty((N, C)), np.zeros((OC, C))
+    matmul_crossentropy.backward_input(dinp, exps, factors, weight)
+    matmul.backward_weight(dweight, exps, scaled)
+    return [losses, factors[:, None] * exps, dinp, dweight]
+
+
+def head_apart(inp: np.ndarray, weight: np.ndarray, V: int) -> list[np.ndarray]:
+    """The same by a product, crossentropy.fused, and two products."""
+    logits, losses = np.empty((len(inp), len(weight))), np.empty(len(inp))
+    matmul.forward(logits, inp, weight, None)
+    crossentropy.fused(losses, logits, TARGETS, np.array([0.5]), V=V)
+    dinp, dweight = np.empty(inp.shape), np.zeros(weight.shape)
+    matmul.backward_input(dinp, logits, weight)
+    matmul.backward_weight(dweight, logits, inp)
+    return [losses, logits, dinp, dweight]
+
+
+TARGETS = np.array([2, 0, 4, 4])
+
+
+@pytest.mark.parametrize("columns", [5, 8])  # with columns that pad the vocabulary, too
+@pytest.mark.parametrize("size", [0, 1, 10])  # of the logits; 0: all are equal
+def test_the_head_by_exponentials_computes_what_product_and_loss_do(columns, size):
+    inp, weight = normal(4, 3), size * normal(columns, 3)
+    for found, expected in zip(head(inp, weight, 5), head_apart(inp, weight, 5), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-15)
+
+
+def test_the_head_cuts_off_losses_above_62_and_stays_finite():
+    inp, weight = np.ones((4, 1)), np.zeros((6, 1))
+    weight[[0, 5]] = 87  # the second row's target, and padding
+    losses, dlogits, *gradients = head(inp, weight, 5)
+    most = 90 * np.log(2)
+    np.testing.assert_allclose(losses, [most, 4 * np.exp(-87), most, most], rtol=1e-15, atol=1e-15)
+    expected = head_apart(inp, weight, 5)
+    np.testing.assert_allclose(dlogits, expected[1], rtol=1e-15, atol=1e-15)  # 0.5 and -0.5
+    for found, other in zip(gradients, expected[2:], strict=True):
+        np.testing.assert_allclose(found, other, rtol=1e-12, atol=1e-12)
+    with np.errstate(over="raise"):
+        assert all(np.isfinite(array).all() for array in head(1e4 * inp, normal(6, 1), 5))
 
 
 def attend(qkv: np.ndarray, NH: int) -> np.ndarray:

@@ -90,8 +90,8 @@ def _numpy_products(engine: Engine) -> Callable[[], None]:
 
     def factors(call: Call) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         arguments = list(engine.arguments(call))
-        if call.op in besides:
-            del arguments[besides[call.op]]
+        if call.op in not_products:
+            del arguments[not_products[call.op]]
         out, a, b = arguments[:3]
         if call.op in forward:
             return out, a, b.T
@@ -99,13 +99,15 @@ def _numpy_products(engine: Engine) -> Callable[[], None]:
             return out, a, b
         return out, a.T, b  # backward_weight, without adding up
 
-    # which argument of a fused op is none of the product's
-    besides = {
-        "matmul_gelu.forward": 0,
-        "matmul.backward_weight_bias": 1,
-        "matmul_residual.forward": 1,
+    # which arguments of a fused op do not belong to the product
+    not_products = {
+        "matmul_gelu.forward": slice(0, 1),
+        "matmul.backward_weight_bias": slice(1, 2),
+        "matmul_residual.forward": slice(1, 2),
+        "matmul_crossentropy.forward": slice(1, 4),
+        "matmul_crossentropy.backward_input": slice(2, 3),
     }
-    layers = "matmul", "matmul_gelu", "matmul_relu", "matmul_residual"
+    layers = "matmul", "matmul_gelu", "matmul_relu", "matmul_residual", "matmul_crossentropy"
     forward = [f"{layer}.forward" for layer in layers]
     backward_input = [f"{layer}.backward_input" for layer in layers]
     backward_weight = "matmul.backward_weight", "matmul.backward_weight_bias"

@@ -15,7 +15,7 @@ from trainer.engine.kernel_settings import KernelSettings
 from trainer.engine.rung_choice import say_nothing
 from trainer.engine.rung_map import matches, ops_of
 from trainer.flags import FUSIONS, RUNG_SETS, Fusion
-from trainer.model.fusion import applicable, makes, needs, takes
+from trainer.model.fusion import FOR_BFLOAT16, applicable, makes, needs, takes
 from trainer.model.program import Program
 
 Calls = Counter[tuple[str, tuple[tuple[str, int], ...]]]  # (op, its dimensions) -> how many
@@ -34,7 +34,8 @@ def choose(
     before  the kernels that a checkpoint records, of a run that goes on with them
     on_progress  is called with the name of each part of this work before it begins
 
-    Raises LadderError where --fuse names a fusion and leaves out one that it needs.
+    Raises LadderError where --fuse names a fusion and leaves out one that it needs, or one that the
+    run's type does not hold.
     """
     for name, needed in itertools.product(FUSIONS, FUSIONS):
         if needed in needs(name) and settings.fuse[name] == "yes" and settings.fuse[needed] == "no":
@@ -46,7 +47,10 @@ def choose(
     notes: list[str] = []
     for name in FUSIONS:
         wanted = _asked_for(name, settings, before)
-        if wanted is None and name in there:
+        if wanted and name in FOR_BFLOAT16 and settings.choice.dtype == "fp16":
+            why = "stores exponentials, which float16 does not hold"
+            raise LadderError(f"--fuse: {name} {why}; choose --dtype bf16")
+        if wanted is None and name in there and settings.considers(name):
             plain = _calls(build(tuple(chosen)))
             fused = _calls(build((*chosen, name)))
             lost = any(_has(plain, key) and not _has(fused, key) for key in settings.rung)

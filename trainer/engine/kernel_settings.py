@@ -18,6 +18,7 @@ from ladder.core.contract.device import Device
 from ladder.core.contract.dims import split_key
 from ladder.core.contract.ladder import find
 from trainer.flags import FUSIONS, RUNG_SETS, DeviceChoice, Flags, Fusion
+from trainer.model.fusion import FOR_BFLOAT16
 
 Wanted = Literal["yes", "no", "auto"]
 
@@ -53,6 +54,11 @@ class KernelSettings:
         """Whether the other rungs are chosen by their times."""
         return device.is_gpu and self.rung_set in ("best", "library")
 
+    def considers(self, fusion: Fusion) -> bool:
+        """Whether a run may have a fusion that neither its rungs nor a checkpoint ask for."""
+        fits = fusion not in FOR_BFLOAT16 or self.choice.dtype == "bf16"
+        return self.fuse[fusion] == "yes" or (self.fuse[fusion] == "auto" and fits)
+
     @property
     def picking(self) -> dict[str, bool]:
         """What `ladder.core.measure.pick.pick` takes: which rungs compete."""
@@ -76,18 +82,19 @@ def resolve_kernels(flags: Flags, choice: DeviceChoice) -> KernelSettings:
         rungs=rungs,
         from_file={} if rungs in RUNG_SETS else _read_file(rungs),
         rung=dict(flags.rung or {}),
-        fuse=_fuse(flags),
+        fuse=_fuse(flags, choice.dtype),
         deterministic=flags.value("deterministic"),
         tf32=flags.value("tf32"),
     )
 
 
-def _fuse(flags: Flags) -> dict[Fusion, Wanted]:
+def _fuse(flags: Flags, dtype: str) -> dict[Fusion, Wanted]:
     """What --fuse and -ge want of every fusion."""
     typed = flags.fuse or "auto"
+    every = {*FUSIONS} - (FOR_BFLOAT16 if dtype == "fp16" else set())
     fuse: dict[Fusion, Wanted] = {}
     for name in FUSIONS:
-        fuse[name] = "yes" if typed == "all" or name in typed.split(",") else "no"
+        fuse[name] = "yes" if name in (every if typed == "all" else typed.split(",")) else "no"
         if typed == "auto":
             fuse[name] = "auto"
     if flags.gelu_fusion is not None:

@@ -72,7 +72,7 @@ def choose(
         if before is None and settings.compares(device):
             plain = built(()).calls
             names = applicable({call.op for call in plain})
-            open_to = [name for name in FUSIONS if settings.fuse[name] != "no" and name in names]
+            open_to = [name for name in FUSIONS if settings.considers(name) and name in names]
             sets = itertools.accumulate(((name,) for name in open_to), initial=())
             calls = [call for fusions in sets for call in built(fusions).calls]
             background.enter_context(rung_choice.compiling_candidates(calls, settings, device))

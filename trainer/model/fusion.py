@@ -10,9 +10,16 @@ the way may differ.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from ladder.core.contract.ladder import find
 from trainer.model.calls import Call, Ref
+
+# Names in rules that stand for the program's buffers of these names, and for no buffer at all.
+FIXED: Mapping[str, Ref | None] = {
+    **{name: (name, None) for name in ("logits", "factors", "scaled")},
+    "-": None,
+}
 
 
 @dataclass(frozen=True)
@@ -21,28 +28,35 @@ class Rule:
 
     A name that stands in several places is the same buffer in all of them; one that the fused op
     lacks is of a buffer that is not written any more, and that nothing else may read. `place`: of
-    which of the two calls the fused one has its dimensions and its name in the model. It has the
-    scalars of both.
+    which of the two calls the fused one has its name in the model, and its dimensions where both
+    have them. It has the scalars of both. `kept`: another call of the first op, which stays.
     """
 
     first: tuple[str, str]
     second: tuple[str, str]
     fused: tuple[str, str]
     place: int
+    kept: str = ""
 
-    def apply(self, first: Call, second: Call) -> Call | None:
-        """The call that replaces both; None if the rule does not match them."""
-        buffers: dict[str, Ref | None] = {}
+    def apply(self, first: Call, second: Call) -> tuple[Call, ...]:
+        """The calls that replace both; none if the rule does not match them."""
+        buffers = dict(FIXED)
         for call, (op, names) in ((first, self.first), (second, self.second)):
             if call.op != op:
-                return None
+                return ()
             for name, ref in zip(names.split(), call.args, strict=True):
                 if buffers.setdefault(name, ref) != ref:
-                    return None
+                    return ()
         op, names = self.fused
+        place = (first, second)[self.place]
+        sizes = {**first.dims, **second.dims, **place.dims}
+        dims = {name: sizes[name] for name in find(op).op.dims}
         args = tuple(buffers[name] for name in names.split())
-        kept = (first, second)[self.place]
-        return Call(op, args, kept.dims, {**first.scalars, **second.scalars}, kept.where)
+        fused = Call(op, args, dims, {**first.scalars, **second.scalars}, place.where)
+        if not self.kept:
+            return (fused,)
+        args = tuple(buffers[name] for name in self.kept.split())
+        return replace(first, args=args), fused
 
 
 JOIN = Rule(
@@ -116,6 +130,20 @@ RELU_PRODUCT_BACKWARD = Rule(
     ("matmul_relu.backward_input", "dinp dout weight out"),
     place=0,
 )
+# A bias of the head would have to be in both.
+LOSS = Rule(
+    ("matmul.forward", "logits inp weight -"),
+    ("crossentropy.fused", "losses logits targets dloss"),
+    ("matmul_crossentropy.forward", "logits losses factors scaled inp weight targets dloss"),
+    place=0,
+)
+LOSS_BACKWARD = Rule(
+    ("matmul.backward_weight", "dweight logits inp"),
+    ("matmul.backward_input", "dinp logits weight"),
+    ("matmul_crossentropy.backward_input", "dinp logits factors weight"),
+    place=1,
+    kept="dweight logits scaled",
+)
 
 FUSIONS: Mapping[str, tuple[Rule, ...]] = {
     "residual_layernorm": (JOIN, JOIN_BACKWARD),
@@ -126,12 +154,16 @@ FUSIONS: Mapping[str, tuple[Rule, ...]] = {
     "matmul_residual": (PRODUCT_RESIDUAL,),
     "matmul_relu": (RELU_PRODUCT,),
     "matmul_relu_backward": (RELU_PRODUCT_BACKWARD,),
+    "matmul_crossentropy": (LOSS, LOSS_BACKWARD),
 }
+# In float16 it is refused, whose numbers end at e^11; in float32 it is for whoever asks for it.
+FOR_BFLOAT16 = {"matmul_crossentropy"}
 
 
 def takes(fusion: str) -> set[str]:
     """The ops that a fusion replaces, where its rules apply."""
-    return {op for rule in FUSIONS[fusion] for op, _ in (rule.first, rule.second)}
+    rules = FUSIONS[fusion]
+    return {rule.first[0] for rule in rules if not rule.kept} | {rule.second[0] for rule in rules}
 
 
 def makes(fusion: str) -> set[str]:
@@ -161,14 +193,13 @@ def fuse(calls: Iterable[Call], rules: Iterable[Rule]) -> tuple[Call, ...]:
     rules = tuple(rules)
     fused: list[Call] = []
     for call in calls:
-        while fused and (one := _apply(rules, fused[-1], call)) is not None:
-            fused.pop()
-            call = one
+        while fused and (made := _apply(rules, fused[-1], call)):
+            *kept, call = made
+            fused[-1:] = kept
         fused.append(call)
     return tuple(fused)
 
 
-def _apply(rules: Iterable[Rule], first: Call, second: Call) -> Call | None:
-    """What the first rule that matches two calls makes of them."""
-    made = (rule.apply(first, second) for rule in rules)
-    return next((call for call in made if call is not None), None)
+def _apply(rules: Iterable[Rule], first: Call, second: Call) -> tuple[Call, ...]:
+    """What the first rule that matches two calls makes of them; nothing if none does."""
+    return next(filter(None, (rule.apply(first, second) for rule in rules)), ())

@@ -17,7 +17,7 @@ import numpy as np
 from trainer.model import update
 from trainer.model.calls import Buffer, Call, CallList, Fork, Item, op_calls
 from trainer.model.forks import spread
-from trainer.model.fusion import FUSIONS, JOIN, fuse
+from trainer.model.fusion import FUSIONS, JOIN, LOSS, LOSS_BACKWARD, fuse
 from trainer.model.model_config import ModelConfig
 from trainer.model.sharding import WHOLE, Sharding, Vector, cut, whole
 
@@ -26,8 +26,9 @@ from trainer.model.sharding import WHOLE, Sharding, Vector, cut, whole
 class Program:
     """The op calls of one model at one batch size, and the buffers that they work on.
 
-    forward   tokens to logits to losses, with dropout; logits become their gradient
-    evaluate  the same without dropout (the same calls where the model has none)
+    forward   tokens to logits to losses, with dropout; logits become their gradient, or what
+              matmul_crossentropy leaves of them
+    evaluate  the same without dropout, and the loss by crossentropy.fused
     predict   `evaluate` up to the logits
     backward  accumulates the gradients of all parameters; follows `forward`
     more_backward  the same, in two streams where that pays (forks.py)
@@ -140,6 +141,13 @@ def build(
     if training:
         if config.has_dropout:
             forward = fuse(config.forward(B, T, buffers, dropout=True), rules) + loss
+        forward = fuse(forward, rules)
+        if forward[-1].op == LOSS.fused[0]:
+            inp = predict[-1].args[1]
+            assert inp is not None
+            buffers["factors"], buffers["scaled"] = buffers["losses"], buffers[inp[0]]
+        elif LOSS_BACKWARD in rules:
+            rules.remove(LOSS_BACKWARD)
         backward = fuse(config.backward(B, T, buffers), rules)
         if sharding.size > 1:
             vector = cut(config, backward, sharding)

@@ -155,7 +155,7 @@ def keep(device: Device, folder: Path | None = None) -> Path:
 
 def prune(path: Path) -> None:
     """Drop what a file of doc/results/picks holds of rungs that have changed since, or are gone."""
-    _write(path, read_json(path)["device"], _load(path, path.stat().st_mtime_ns))
+    _write(path, read_json(path)["device"], _load(path))
 
 
 def _write(

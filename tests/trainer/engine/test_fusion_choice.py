@@ -51,7 +51,7 @@ def picked(monkeypatch):
 
     def pick(ladder, device, dtype, *shapes, library, deterministic, tf32):
         (dims,) = shapes
-        assert set(dims) == set(ladder.op.dims) and dtype == "float32"
+        assert set(dims) == set(ladder.op.dims) and dtype in ("float32", "bfloat16", "float16")
         op = ladder.op.name
         return [Picked(op, 1, 1e-6 * microseconds.get(op, 1.0), {})]
 
@@ -59,8 +59,8 @@ def picked(monkeypatch):
     return microseconds
 
 
-def choose(device, before=None, recompute=0, **changes):
-    wanted = resolved_kernels(device.kind, dtype="fp32", **changes)
+def choose(device, before=None, recompute=0, dtype="fp32", **changes):
+    wanted = resolved_kernels(device.kind, dtype=dtype, **changes)
 
     def build_fused(names):
         return build(SHAPE, 2, 5, recompute=recompute, fusions=names)
@@ -196,6 +196,27 @@ def test_a_rung_for_some_shapes_keeps_their_calls_apart():
     assert "matmul_gelu" in chosen(GPU, rung={"matmul_gelu.forward@C:8": "2"}, rungs="naive")
 
 
+HEAD = "matmul_crossentropy"
+
+
+def test_the_loss_is_fused_with_the_head_in_bfloat16_where_that_pays(picked):
+    assert chosen(GPU, dtype="bf16") == (*ALL, HEAD)
+    picked[f"{HEAD}.forward"] = 2.5  # 1 us for each of both ops before
+    assert chosen(GPU, dtype="bf16") == ALL
+    assert chosen(GPU, dtype="fp32", rung={f"{HEAD}.forward": "1"}) == (*ALL, HEAD)
+    assert chosen(GPU, dtype="bf16", rung={"matmul.backward_weight": "5"}) == ALL[:3] + RESIDUAL
+    picked[f"{HEAD}.forward"] = 1.5
+    assert chosen(GPU, dtype="bf16", rung={"matmul.backward_weight": "5"}) == (*ALL[:3], HEAD)
+
+
+def test_the_loss_is_not_fused_in_float16_where_exponentials_overflow():
+    assert chosen(GPU, dtype="fp16") == ALL
+    assert chosen(GPU, dtype="fp16", fuse="all") == tuple(FUSIONS)[:-1]
+    for asked in ({"fuse": HEAD}, {"rung": {f"{HEAD}.forward": "1"}}):
+        with pytest.raises(LadderError, match="which float16 does not hold; choose --dtype bf16"):
+            chosen(GPU, dtype="fp16", **asked)
+
+
 def test_none_is_none():
     assert chosen(GPU, fuse="none") == ()
 
@@ -290,10 +311,12 @@ def test_debug_nan_names_a_fused_op_as_any_other(tmp_path):
 
 
 @pytest.mark.emulator
-@pytest.mark.parametrize("recompute", [0, 2])
-def test_a_fused_run_trains_and_samples_as_a_plain_one(tmp_path, recompute):
-    """The same kernels in another order of rounding: the losses agree, to float32."""
-    kernels = {"device": "emulated", "rungs": "naive", "recompute": recompute}
+@pytest.mark.parametrize(
+    ("recompute", "dtype", "tolerance"), [(0, "fp32", 1e-5), (2, "fp32", 1e-5), (0, "bf16", 5e-3)]
+)
+def test_a_fused_run_trains_and_samples_as_a_plain_one(tmp_path, recompute, dtype, tolerance):
+    """The same kernels in another order of rounding: the losses agree, to the type's rounding."""
+    kernels = {"device": "emulated", "rungs": "naive", "recompute": recompute, "dtype": dtype}
     losses = {}
     joined = ",".join(ALL[:4])
     for fuse in ("none", joined, "all"):
@@ -303,8 +326,9 @@ def test_a_fused_run_trains_and_samples_as_a_plain_one(tmp_path, recompute):
         assert ("matmul_gelu.forward" in screen) == (fuse != "none")
         assert ("matmul_gelu.backward_input" in screen) == (fuse != "none")
         assert ("matmul_residual.forward" in screen) == (fuse == "all")
+        assert ("matmul_crossentropy.forward" in screen) == (fuse == "all")
     for fuse in (joined, "all"):
-        np.testing.assert_allclose(losses[fuse], losses["none"], rtol=1e-5)
+        np.testing.assert_allclose(losses[fuse], losses["none"], rtol=tolerance)
         named = json.loads((tmp_path / fuse / "rungs.json").read_text())
         by_layernorm = fuse == joined and recompute < 2
         assert ("residual_layernorm.forward" in named) == by_layernorm

@@ -1,5 +1,6 @@
 """The program: what it declares, how it wires the ops, how weights start."""
 
+import dataclasses
 import math
 from collections import Counter
 from dataclasses import replace
@@ -14,6 +15,7 @@ from tests.trainer.cpu_engines import assert_derivatives, cpu_engine, run_batch
 from tests.trainer.tiny import PARAMETERS
 from trainer.model.fusion import FUSIONS
 from trainer.model.gpt2 import GPT2Config
+from trainer.model.lecture_gpt import LectureGPTConfig
 from trainer.model.program import build, initial_parameters
 from trainer.model.sharding import ALIGNMENT
 
@@ -116,7 +118,9 @@ def test_a_fused_program_calls_the_fused_ops_wherever_they_apply(recompute, summ
     assert forward["matmul_gelu.forward"] == L and forward["gelu.forward"] == 0
     summed = 2 * L * summing
     assert forward["matmul_residual.forward"] == summed
-    assert forward["matmul.forward"] == 3 * L + 1 - summed
+    assert forward["matmul.forward"] == 3 * L - summed
+    assert forward["matmul_crossentropy.forward"] == 1 and forward["crossentropy.fused"] == 0
+    assert counted(program.evaluate)["crossentropy.fused"] == 1  # a validation's loss is exact
     again = recompute == 2  # ln_1 and ln_2, by the kernel that the forward pass has used
     joined = 0 if again or summing else 2 * L
     assert forward["residual_layernorm.forward"] == joined
@@ -127,11 +131,20 @@ def test_a_fused_program_calls_the_fused_ops_wherever_they_apply(recompute, summ
     assert backward["layernorm.forward"] == 2 * L * again
     assert backward["gelu.forward"] == L * (recompute >= 1)
     assert backward["matmul_gelu.backward_input"] == L and backward["gelu.backward"] == 0
-    assert backward["matmul.backward_input"] == 3 * L + 1
+    assert backward["matmul.backward_input"] == 3 * L
+    assert backward["matmul_crossentropy.backward_input"] == 1
     assert (
         backward["matmul.backward_weight_bias"] == 4 * L and backward["matmul.backward_bias"] == 0
     )
     assert backward["matmul.backward_weight"] == 1  # of the head, which has no bias
+
+
+def test_the_loss_of_a_head_with_a_bias_is_not_fused():
+    config = LectureGPTConfig(**dataclasses.asdict(SMALL))
+    plain, fused = (build(config, 2, 5, fusions=names) for names in ((), ("matmul_crossentropy",)))
+    for one, other in ((plain.forward, fused.forward), (plain.backward, fused.backward)):
+        assert [call.args for call in one] == [call.args for call in other]
+    assert plain.buffers == fused.buffers
 
 
 def test_dropout_acts_in_forward_and_not_in_evaluate():
