@@ -105,12 +105,10 @@ def test_more_heads_than_go_at_a_time(op, id):
     assert report.passed, report
 
 
-def test_heads_one_after_the_other(monkeypatch):
+@each(("attention.backward", ("16bit-12",)), ("attention_dropout.backward", ("16bit-5",)))
+def test_heads_one_after_the_other(monkeypatch, op, id):
     """One block, three heads of four tiles: each barrier goes through several phases."""
     monkeypatch.setattr(emulated, "MULTIPROCESSORS", 1)
-    device, dims = open_device("emulated"), {"B": 1, "T": 200, "C": 48, "NH": 3}
-    op = "attention_dropout.backward"
-    outcome = check_case(
-        find(op).op, find(op).rung("16bit-5"), device, "bfloat16", dims, brief=True
-    )
+    device, dims = open_device("emulated"), {"B": 1, "T": 200, "C": 192, "NH": 3}
+    outcome = check_case(find(op).op, find(op).rung(id), device, "bfloat16", dims, brief=True)
     assert outcome.status == "passed", outcome
