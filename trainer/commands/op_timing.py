@@ -31,7 +31,7 @@ from trainer.engine.engine import Engine
 from trainer.engine.rung_map import key_for, op_of
 from trainer.model.calls import Call
 
-TURNS_SECONDS = 3.0  # of steps with and without marks, and half as long before, to warm up
+TURNS_SECONDS, WARM_UP_SECONDS = 3.0, 1.5  # of steps with and without marks, in turns
 FEWEST_TURNS, MOST_TURNS = 3, 150
 LAUNCHES = 1000  # of a kernel with nothing to do, to see what a launch in a graph costs
 ZEROING = "zero gradients"  # which is no op but takes time, too
@@ -53,9 +53,15 @@ class InStep:
     mark_us: float
 
 
-def time_in_step(engine: Engine, begin: Callable[[], None] = lambda: None) -> InStep:
+def time_in_step(
+    engine: Engine, fewest: int = FEWEST_TURNS, begin: Callable[[], None] = lambda: None
+) -> InStep:
     """Time each call within the step, on the data of the step and at its clock. The calls run one
-    after the other, without exchanges between ranks. `begin`: is called after the warm-up."""
+    after the other, without exchanges between ranks.
+
+    fewest  measured steps, at least
+    begin   is called after the warm-up
+    """
     device, program = engine.device, engine.program
     shared = program.vector is not None  # one rank of several
     marks: list[Any] = []
@@ -74,9 +80,10 @@ def time_in_step(engine: Engine, begin: Callable[[], None] = lambda: None) -> In
     run = device.capture(marked) if device.marks_in_graphs else marked
     mark = mark_seconds(device)
     estimate = device.time(run)
-    count = max(FEWEST_TURNS, min(MOST_TURNS, math.ceil(TURNS_SECONDS / (2 * estimate))))
+    count = max(fewest, min(MOST_TURNS, math.ceil(TURNS_SECONDS / (2 * estimate))))
+    warm_up = min(count // 2, math.ceil(WARM_UP_SECONDS / (2 * estimate)))
     parts, steps = [], []
-    for turn in range(-(count // 2), count):  # those before 0 warm up
+    for turn in range(-warm_up, count):
         if turn == 0:
             begin()
         run()

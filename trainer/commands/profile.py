@@ -105,7 +105,7 @@ def measure(
     job = open_job(flags, "profile", group=group)
     engine = job.engine()
     with job.device.sensors() as sensors:
-        timed = time_in_step(engine, sensors.begin)
+        timed = time_in_step(engine, job.config.steps, sensors.begin)
         step_ms = timed.step_ms
         if step_ms is None:
             step_ms = collective_timing.time_steps(job, engine, group, 1, sensors.begin)

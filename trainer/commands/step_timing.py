@@ -146,7 +146,7 @@ class Job:
         rounding = {"stochastic_rounding": True, "master_weights": c.master_weights}
         job |= {"recompute": c.recompute, **(rounding if c.stochastic_rounding else {})}
         job |= {"weights": self.trained().source} if self.trained is not None else {}
-        job |= {"text": Path(self.text).name} if self.text is not None else {}
+        job |= {"text": "/".join(Path(self.text).parts[-2:])} if self.text is not None else {}
         return {**job, **fused, "kernels": self.flags, "commit": commit()}
 
     @property
