@@ -239,13 +239,11 @@ def show(p: dict[str, Any], screen: Display) -> None:
     columns = ("op", "rung>", "ms>", "% step>", "floor>", "% floor>", "rate>", "scratch MiB>")
     screen.table((*columns, *("J>", "W>", "MHz>")[: 3 * with_joules]), rows)
     share = 100 * p["gaps_ms"] / p["step_ms"]
-    together = f"\nops {p['ops_ms']:,.2f} ms"
-    if with_joules:
-        together += f", {sum(row.get('joules', 0.0) for row in p['ops']):,.2f} J alone"
-    screen.say(f"{together}; the step takes {p['gaps_ms']:+,.2f} ms more ({share:+.1f} %)")
+    used = f", alone {sum(row.get('joules', 0.0) for row in p['ops']):,.2f} J" * with_joules
     screen.say(
-        "each op within the step, from the end of the one before, without the "
-        f"{p['mark_us']:.2f} us of a mark between two; the rest is host, noise, and two streams"
+        f"\nops {p['ops_ms']:,.2f} ms{used}; the step less its ops {p['gaps_ms']:,.2f} ms "
+        f"({share:.1f} %)\neach op within the step, from the end of the one before; marks between "
+        f"them, {p['mark_us']:.2f} us each, are taken off"
     )
     if p["empty_launch_us"] is not None:
         empty = p["launches"] * p["empty_launch_us"] / 1e3
