@@ -143,7 +143,7 @@ def measure(
         "ops_ms": ops_ms,
         "gaps_ms": step_ms - exposed_ms - ops_ms,
         "mark_us": timed.mark_us,
-        "adds_up": job.device.is_gpu and job.peers is None and not _forks(engine),
+        "adds_up": job.device.marks_in_graphs and job.peers is None and not _forks(engine),
         "launches": launches,
         "empty_launch_us": _empty_launch_us(job.device),
         "floor_ms": sum(row["floor_ms"] for row in ops),

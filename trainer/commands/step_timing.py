@@ -42,7 +42,6 @@ from trainer.engine.roof import measured_roof
 from trainer.engine.rung_map import names_any
 from trainer.files import weights
 from trainer.files.tensor_file import Pieces
-from trainer.files.weights import Model
 from trainer.flags import FUSIONS, Flags, StepConfig, resolve_step, resolve_zero
 from trainer.model.model_config import ModelConfig
 from trainer.model.program import Program, initial_parameters
@@ -63,8 +62,8 @@ LONG = 0.05  # seconds of a step from which the host is ahead anyway
 class Job:
     """A training step to be measured; of one rank, where there are several.
 
-    trained  opens the weights of a file or run; None for random ones
-    text     a pattern of token files that the batch is of; None for random tokens
+    trained  the file or run that the weights are of, and what messages call it; None: random ones
+    text     a pattern of token files that the batch is of; None: random tokens
     """
 
     config: StepConfig
@@ -74,7 +73,7 @@ class Job:
     notes: list[str]
     sharding: Sharding = WHOLE
     peers: Communicator | None = None
-    trained: Callable[[], Model] | None = None
+    trained: tuple[Path, str] | None = None
     text: str | None = None
 
     @property
@@ -104,7 +103,7 @@ class Job:
         step. `rungs`: instead of the chosen ones."""
         pieces: Pieces
         if self.trained is not None:
-            pieces = self.trained().pieces
+            pieces = weights.open_file(self.trained[0], data_directory(None)).pieces
         else:
             drawn = initial_parameters(self.shape, seed=0, equal_layers=True)
             pieces = ((name, None, tensor) for name, tensor in drawn)
@@ -145,7 +144,7 @@ class Job:
         fused = {"fusions": self.program.fusions}
         rounding = {"stochastic_rounding": True, "master_weights": c.master_weights}
         job |= {"recompute": c.recompute, **(rounding if c.stochastic_rounding else {})}
-        job |= {"weights": self.trained().source} if self.trained is not None else {}
+        job |= {"weights": self.trained[1]} if self.trained is not None else {}
         job |= {"text": "/".join(Path(self.text).parts[-2:])} if self.text is not None else {}
         return {**job, **fused, "kernels": self.flags, "commit": commit()}
 
@@ -220,19 +219,19 @@ def open_job(flags: Flags, command: str, needs_gpu: bool = False, group: Group =
     if needs_gpu and not device.is_gpu:
         raise LadderError(f"{command} needs a GPU: on the CPU every op is on the reference, rung 0")
     model = flags.value("model")
-    trained = None
-    if model not in SIZES:
-        path, data_dir = Path(model), data_directory(flags.data_dir)
-        trained = functools.partial(weights.open_file, path, data_dir)
-    shape = SIZES[model].config if trained is None else trained().shape
+    trained, text = None, flags.train_data
+    if model in SIZES:
+        shape = SIZES[model].config
+    else:
+        opened = weights.open_file(path := Path(model), data_directory(None))
+        shape, trained = opened.shape, (path, opened.source)
+        text = text or weights.text_of(path)
     config = resolve_step(flags, machine.choice, shape.context)
     sharding = sharding_of(group, resolve_zero(flags, group.size), config.overlap)
     build_at = functools.partial(build_step, shape, config, sharding)
     kernels = machine.choose(build_at, config.batch)
     peers = open_communicator(device, group, config.exchange, sharding.overlaps)
-    notes, text = [*machine.notes, *kernels.notes], flags.train_data
-    if text is None and trained is not None:
-        text = weights.text_of(path)
+    notes = [*machine.notes, *kernels.notes]
     return Job(config, machine, shape, kernels, notes, sharding, peers, trained, text)
 
 
