@@ -17,6 +17,7 @@ from matplotlib.figure import Figure
 from ladder.core.common.errors import LadderError
 from ladder.core.contract.rung_file import Rung
 from ladder.core.measure import results
+from trainer.commands.op_timing import rows_of, time_in_step
 from trainer.commands.step_timing import (
     Job,
     announce,
@@ -24,7 +25,6 @@ from trainer.commands.step_timing import (
     open_job,
     parser_of,
     roof_of,
-    time_ops,
     time_steps,
     write_result,
 )
@@ -76,8 +76,8 @@ def measure(flags: Flags, screen: Display) -> dict[str, Any]:
         return engine
 
     engine = stage(job, lowest, "every op on its lowest rung", {"op": None})
-    table = time_ops(engine, job.program.training_step, roof_of(job.device, job.config.real))
-    order = [row["op"] for row in table]
+    table = rows_of(engine, time_in_step(engine), roof_of(job.device, job.config.real))
+    order = [row["op"] for row in table if row["op"] in lowest]
     del engine  # its memory is needed for the next one
     rungs = dict(lowest)
     for op in order:

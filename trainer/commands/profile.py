@@ -1,9 +1,9 @@
 """`python -m trainer profile`: where the time and the memory of a training step go, op by op.
 
-The calls of each op are timed back to back, in a graph of their own; the step is timed as one
-sequence of graphs. A step may take longer than the sum of its ops: there are gaps between launches,
-and an op that ran alone found more of its inputs in the cache. Or it takes less: the two streams
-of the backward pass (trainer/model/forks.py) go on beside each other.
+Each op is timed within the step (op_timing.py), in turns with the step as it is. On a GPU, the ops
+add up to the step within MOST_GAP, or the profile is refused. They take longer in a step with two
+streams (trainer/model/forks.py), whose calls go on beside each other; here they run one by one.
+--joules repeats each op for seconds, to measure its energy; --trace writes the step as a time line.
 
 With several ranks (`--gpus 2`), rank 0 also shows each exchange of the step: what it waits for,
 what begins beside it, and its time alone; and by how much the exchanges make the step longer.
@@ -16,38 +16,45 @@ One more step runs call by call with NVTX ranges, h3.ln_1 and the like, for Nsig
 from __future__ import annotations
 
 import os
-import statistics
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
-import numpy as np
 from matplotlib import colormaps
 from matplotlib.figure import Figure
 
-from ladder.core.contract.binding import bind
+from ladder.core.common import files
+from ladder.core.common.errors import LadderError
 from ladder.core.contract.device import Device
 from ladder.core.contract.ladder import find
 from ladder.core.measure import results
-from ladder.core.measure.roofline import COMPUTE_BOUND, Roof
+from ladder.core.measure.roofline import COMPUTE_BOUND
 from trainer.commands import collective_timing, gpu_condition
+from trainer.commands.op_timing import (
+    add_joules,
+    empty_launch,
+    energy_in_words,
+    energy_of_step,
+    rows_of,
+    time_in_step,
+)
 from trainer.commands.step_timing import (
     FOLDER,
     announce,
+    data_in_words,
     in_giga,
     machine_of,
     open_job,
     parser_of,
     roof_of,
-    time_calls,
-    time_ops,
-    time_steps,
     write_result,
 )
+from trainer.commands.trace import trace_of
 from trainer.engine.engine import Engine
 from trainer.engine.memory import scratch_needed
 from trainer.engine.rung_map import key_for, rung_of
 from trainer.flags import Flags
-from trainer.model.calls import Call, Collective, in_order
+from trainer.model.calls import Call, Collective, Fork, in_order
 from trainer.plots.style import GRID, INK
 from trainer.ranks.group import ALONE, Group
 from trainer.ranks.join import join
@@ -55,7 +62,7 @@ from trainer.ranks.launch import wants_supervisor
 from trainer.ranks.supervise import supervise
 from trainer.report import Display, open_console
 
-LAUNCHES = 1000  # of a kernel with nothing to do, to see what a launch in a graph costs
+MOST_GAP = 0.01  # of the step, between it and the sum of its ops
 
 
 def main(argv: Sequence[str] = ()) -> int:
@@ -63,40 +70,52 @@ def main(argv: Sequence[str] = ()) -> int:
     parser = parser_of(
         "profile", "Time and memory of a step by op.", "ranks", "zero", "overlap", "exchange"
     )
+    parser.add_argument(
+        "--joules", action="store_true", help="of each op, too; takes 4 seconds for each"
+    )
+    parser.add_argument(
+        "--trace", metavar="FILE", help="write the step as a time line, for Perfetto and Chrome"
+    )
     options = vars(parser.parse_args(argv))
-    write = not options.pop("no_write")
+    write, joules, trace = not options.pop("no_write"), options.pop("joules"), options.pop("trace")
     flags = Flags(**options)
     if wants_supervisor(flags, os.environ):
         return supervise(["profile", *argv], flags.value("ranks"))
     with join(flags, FOLDER) as group:
         announce(write and group.leads)
-        profile = measure(flags, group)
+        profile, events = measure(flags, group, joules)
     if not group.leads:
         return 0
     screen = Display(open_console(), 0)
     show(profile, screen)
+    refuse_gap(profile)
+    if trace is not None:
+        files.write_json(Path(trace), events)
+        screen.say(f"\nwritten to {trace}; open it in https://ui.perfetto.dev or chrome://tracing")
     if write:
         kind = "profile" if group.size == 1 else f"{group.size}-ranks"
         write_result(kind, profile, profile, draw, screen)
     return 0
 
 
-def measure(flags: Flags, group: Group = ALONE) -> dict[str, Any]:
-    """The content of the result file, as one rank measures it."""
+def measure(
+    flags: Flags, group: Group = ALONE, joules: bool = False
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The content of the result file, as one rank measures it, and that of a trace."""
     job = open_job(flags, "profile", group=group)
     engine = job.engine()
     with job.device.sensors() as sensors:
-        if group.size == 1:
-            step_ms = statistics.median(time_steps(engine, job.config.steps, begin=sensors.begin))
-        else:
+        timed = time_in_step(engine, job.config.steps, sensors.begin)
+        step_ms = timed.step_ms
+        if step_ms is None:
             step_ms = collective_timing.time_steps(job, engine, group, 1, sensors.begin)
         sensed = sensors.end()
-    roof = roof_of(job.device, job.config.real)
-    ops = time_ops(engine, job.program.training_step, roof)
+    ops = rows_of(engine, timed, roof := roof_of(job.device, job.config.real))
     for row in ops:
-        row["rung"] = engine.rungs[row["op"]].id
         row["scratch_bytes"] = _scratch_bytes(engine, row["op"])
-    ops.append(_zeroing(engine, roof))
+    if joules:
+        add_joules(engine, ops)
+    spent = energy_of_step(engine, job.tokens)
     launches = sum(_launches(engine, call) for call in job.program.training_step)
     run_with_ranges(engine)
     exchanges = collective_timing.time_collectives(engine)
@@ -106,7 +125,7 @@ def measure(flags: Flags, group: Group = ALONE) -> dict[str, Any]:
         compute_ms = collective_timing.time_without_collectives(job, engine, group)
     ops_ms = sum(row["ms"] for row in ops)
     exposed_ms = step_ms - max(compute_ms)
-    return {
+    profile = {
         "machine": machine_of(job.device),
         **job.description(),
         **results.of_step(engine.rungs),
@@ -120,8 +139,11 @@ def measure(flags: Flags, group: Group = ALONE) -> dict[str, Any]:
         "compute_ms": compute_ms,  # of each rank, without exchanges
         "exposed_ms": exposed_ms,
         **gpu_condition.entry(sensed, group),
+        **spent,
         "ops_ms": ops_ms,
         "gaps_ms": step_ms - exposed_ms - ops_ms,
+        "mark_us": timed.mark_us,
+        "adds_up": job.device.marks_in_graphs and job.peers is None and not _forks(engine),
         "launches": launches,
         "empty_launch_us": _empty_launch_us(job.device),
         "floor_ms": sum(row["floor_ms"] for row in ops),
@@ -129,14 +151,22 @@ def measure(flags: Flags, group: Group = ALONE) -> dict[str, Any]:
         "memory": memory,
         "ops": ops,
     }
+    return profile, trace_of(engine, timed.parts, _title(profile))
 
 
-def _zeroing(engine: Engine, roof: Roof) -> dict[str, Any]:
-    """The row for setting the gradients to 0, which is no op but takes time, too."""
-    size = engine.arrays["gradients"].nbytes
-    ms = 1e3 * time_calls(engine.device, [engine.zero_gradients])
-    row = {"op": "zero gradients", "calls": 1, "ms": ms, "floor_ms": 1e3 * size / roof.bandwidth}
-    return {**row, "bytes": size, "flops": 0, "rung": "", "scratch_bytes": 0}
+def refuse_gap(p: dict[str, Any]) -> None:
+    """Raise LadderError where the ops should add up to the step, and do not."""
+    if p["adds_up"] and abs(p["gaps_ms"]) > MOST_GAP * p["step_ms"]:
+        raise LadderError(
+            f"the ops take {p['ops_ms']:,.3f} ms and the step {p['step_ms']:,.3f}, which is not "
+            f"the same within {100 * MOST_GAP:g} %: something else used the GPU, or what a mark "
+            f"costs ({p['mark_us']:.2f} us) is wrong. Nothing is written; measure again"
+        )
+
+
+def _forks(engine: Engine) -> bool:
+    """Whether some calls of the backward pass go on beside others."""
+    return any(isinstance(item, Fork) for item in engine.program.last_backward)
 
 
 def _scratch_bytes(engine: Engine, key: str) -> int:
@@ -156,13 +186,8 @@ def _launches(engine: Engine, call: Call) -> int:
 
 
 def _empty_launch_us(device: Device) -> float | None:
-    """Microseconds of an almost empty kernel in a graph: start.add of one element."""
-    if not device.is_gpu:
-        return None
-    ladder, real, dims = find("start.add"), np.dtype(np.float32), {"N": 1}
-    arrays = {arg.name: device.empty((1,), real) for arg in ladder.op.args}
-    call = bind(ladder.op, ladder.rung(1), device, real, dims, arrays)
-    return 1e6 * time_calls(device, [call] * LAUNCHES) / LAUNCHES
+    """Microseconds of an almost empty kernel in a graph."""
+    return 1e6 * empty_launch(device) if device.is_gpu else None
 
 
 def run_with_ranges(engine: Engine) -> None:
@@ -195,6 +220,8 @@ def show(p: dict[str, Any], screen: Display) -> None:
     screen.say(f"{_title(p)}: {p['step_ms']:,.2f} ms, {p['tokens_per_second']:,.0f} tokens/s")
     for line in gpu_condition.lines(p):
         screen.say(line)
+    screen.say(f"{energy_in_words(p['machine']['name'], p)}\n{data_in_words(p)}")
+    with_joules = any("joules" in row for row in p["ops"])
     rows = [
         (
             row["op"],
@@ -205,13 +232,19 @@ def show(p: dict[str, Any], screen: Display) -> None:
             f"{100 * row['floor_ms'] / row['ms']:.0f}",
             _rate(row),
             f"{row['scratch_bytes'] / 2**20:,.1f}",
+            *_energy_cells(row)[: 3 * with_joules],
         )
         for row in p["ops"]
     ]
     columns = ("op", "rung>", "ms>", "% step>", "floor>", "% floor>", "rate>", "scratch MiB>")
-    screen.table(columns, rows)
+    screen.table((*columns, *("J>", "W>", "MHz>")[: 3 * with_joules]), rows)
     share = 100 * p["gaps_ms"] / p["step_ms"]
-    screen.say(f"\nops {p['ops_ms']:,.2f} ms, between them {p['gaps_ms']:,.2f} ms ({share:.1f} %)")
+    used = f", alone {sum(row.get('joules', 0.0) for row in p['ops']):,.2f} J" * with_joules
+    screen.say(
+        f"\nops {p['ops_ms']:,.2f} ms{used}; the step less its ops {p['gaps_ms']:,.2f} ms "
+        f"({share:.1f} %)\neach op within the step, from the end of the one before; marks between "
+        f"them, {p['mark_us']:.2f} us each, are taken off"
+    )
     if p["empty_launch_us"] is not None:
         empty = p["launches"] * p["empty_launch_us"] / 1e3
         screen.say(
@@ -223,6 +256,13 @@ def show(p: dict[str, Any], screen: Display) -> None:
     total = sum(p["memory"].values())
     memory = [(kind, f"{size / 2**20:,.1f}") for kind, size in p["memory"].items()]
     screen.table(("memory", "MiB>"), [*memory, ("together", f"{total / 2**20:,.1f}")])
+
+
+def _energy_cells(row: dict[str, Any]) -> tuple[str, str, str]:
+    """Joules, watts and clock of an op that is repeated alone."""
+    mhz = f"{row['sm_mhz']:,.0f}" if row.get("sm_mhz") is not None else "-"
+    known = "joules" in row
+    return (f"{row['joules']:,.3f}", f"{row['watts']:,.0f}", mhz) if known else ("-", "-", "-")
 
 
 def _show_collectives(p: dict[str, Any], screen: Display) -> None:

@@ -1,6 +1,9 @@
-"""What bench, climb and profile share: a training step to measure, its time, its ops' times.
+"""What bench, climb and profile share: a training step to measure, and its time.
 
-The weights and the tokens are random, which does not change the time.
+Under a power limit its time depends on the data: arithmetic whose bits change less draws less
+power, so the clock is higher. Random weights, the default, are at their fastest
+(doc/training/power.md). `-e RUN` takes those of a run, and its text. The learning rate is 0, so
+that the weights stay what they are, however many steps are timed.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ import math
 import os
 import platform
 import sys
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,7 +27,6 @@ from ladder.core.common.command_line import Parser
 from ladder.core.common.errors import LadderError
 from ladder.core.contract.collectives import Communicator
 from ladder.core.contract.device import Device
-from ladder.core.contract.ladder import find
 from ladder.core.contract.rung_file import Rung
 from ladder.core.measure import results
 from ladder.core.measure.bench import commit, refuse_emulated
@@ -32,12 +34,15 @@ from ladder.core.measure.roofline import Roof, copy_bandwidth, matrix_rate
 from reference import adamw
 from trainer.commands.doctor import processor_name
 from trainer.commands.parser import build_parser
+from trainer.data.datasets import data_directory
+from trainer.data.token_files import TokenLoader
 from trainer.engine.engine import Engine
 from trainer.engine.kernels import Kernels
 from trainer.engine.roof import measured_roof
-from trainer.engine.rung_map import key_for, names_any, op_of
+from trainer.engine.rung_map import names_any
+from trainer.files import weights
+from trainer.files.tensor_file import Pieces
 from trainer.flags import FUSIONS, Flags, StepConfig, resolve_step, resolve_zero
-from trainer.model.calls import Call
 from trainer.model.model_config import ModelConfig
 from trainer.model.program import Program, initial_parameters
 from trainer.model.registry import SIZES
@@ -51,14 +56,15 @@ WARM_UP = 2  # steps: memory is touched for the first time, threads start, graph
 CPU_COPY_BYTES = 1 << 26  # beyond its caches, and little beside the model
 STEPS_AT_A_TIME = 4  # on a GPU, so that the host is ahead of it as it is in training
 LONG = 0.05  # seconds of a step from which the host is ahead anyway
-OP_SECONDS = 5e-3  # an op's calls are repeated for so long, which is long beside a graph's launch
-OP_SAMPLES = 5
-MOST_ROUNDS = 100
 
 
 @dataclass(frozen=True)
 class Job:
-    """A training step to be measured; of one rank, where there are several."""
+    """A training step to be measured; of one rank, where there are several.
+
+    trained  the file or run that the weights are of, and what messages call it; None: random ones
+    text     a pattern of token files that the batch is of; None: random tokens
+    """
 
     config: StepConfig
     machine: Machine
@@ -67,6 +73,8 @@ class Job:
     notes: list[str]
     sharding: Sharding = WHOLE
     peers: Communicator | None = None
+    trained: tuple[Path, str] | None = None
+    text: str | None = None
 
     @property
     def device(self) -> Device:
@@ -91,24 +99,31 @@ class Job:
         return self.tokens * self.shape.flops_per_token(self.program.T)
 
     def engine(self, rungs: Mapping[str, Rung] | None = None) -> Engine:
-        """An engine with random weights, the same in all layers, and a random batch, ready for a
+        """An engine with weights, random ones the same in all layers, and a batch, ready for a
         step. `rungs`: instead of the chosen ones."""
-        weights = initial_parameters(self.shape, seed=0, equal_layers=True)
-        pieces = ((name, None, tensor) for name, tensor in weights)
+        pieces: Pieces
+        if self.trained is not None:
+            pieces = weights.open_file(self.trained[0], data_directory(None)).pieces
+        else:
+            drawn = initial_parameters(self.shape, seed=0, equal_layers=True)
+            pieces = ((name, None, tensor) for name, tensor in drawn)
         engine = self.machine.engine(
             self.kernels, self._build, pieces, rungs=rungs, peers=self.peers
         )
-        rng = np.random.default_rng(0)
-        for name in ("tokens", "targets"):
-            batch = rng.integers(0, self.shape.vocab, (self.program.B, self.program.T))
-            engine.write(name, batch)
+        B, T, vocab = self.program.B, self.program.T, self.shape.vocab
+        tokens, targets = np.random.default_rng(0).integers(0, vocab, (2, B, T))
+        if self.text is not None:
+            loader = TokenLoader(self.text, B, T, vocab=vocab, shuffle=False)
+            tokens, targets = loader.next_batch()
+        engine.write("tokens", tokens)
+        engine.write("targets", targets)
         engine.write("dloss", np.array([1 / self.tokens]))
         if "rng" in engine.arrays:
             engine.write("rng", np.zeros(4, np.uint32))
         engine.write(
             "hyper",
             adamw.hyper(
-                step=10, lr=1e-4, beta1=0.9, beta2=0.95, eps=1e-8, weight_decay=0.1, clip=1.0
+                step=10, lr=0.0, beta1=0.9, beta2=0.95, eps=1e-8, weight_decay=0.1, clip=1.0
             ),
         )
         return engine
@@ -129,6 +144,8 @@ class Job:
         fused = {"fusions": self.program.fusions}
         rounding = {"stochastic_rounding": True, "master_weights": c.master_weights}
         job |= {"recompute": c.recompute, **(rounding if c.stochastic_rounding else {})}
+        job |= {"weights": self.trained[1]} if self.trained is not None else {}
+        job |= {"text": "/".join(Path(self.text).parts[-2:])} if self.text is not None else {}
         return {**job, **fused, "kernels": self.flags, "commit": commit()}
 
     @property
@@ -167,13 +184,15 @@ def parser_of(command: str, description: str, *more: str) -> Parser:
     fields of Flags."""
     names = (
         *more,
-        *("model", "batch", "sequence", "steps", "device", "dtype", "rungs", "rung"),
+        *("model", "train_data", "batch", "sequence", "steps", "device", "dtype", "rungs", "rung"),
         *("recompute", "deterministic", "tf32", "fuse", "gelu_fusion"),
         *("master_weights", "stochastic_rounding"),
     )
     helps = {
-        "model": "gpt2 | gpt2-medium | gpt2-large | gpt2-xl | d6 ... d84 | char | char-lecture; "
-        "default gpt2",
+        "model": "gpt2 | gpt2-medium | gpt2-large | gpt2-xl | d6 ... d84 | char | char-lecture, "
+        "of random weights, or a file or folder: .bin, .safetensors, a run; default gpt2",
+        "train_data": "token files that the batch is of, a .bin pattern; default: the text of the "
+        "run that -e names, or random tokens",
         "steps": "steps to time; default 20",
         "device": "cpu, cuda or cuda:N, hip (AMD); a GPU where there is one",
     }
@@ -200,15 +219,26 @@ def open_job(flags: Flags, command: str, needs_gpu: bool = False, group: Group =
     if needs_gpu and not device.is_gpu:
         raise LadderError(f"{command} needs a GPU: on the CPU every op is on the reference, rung 0")
     model = flags.value("model")
-    if model not in SIZES:
-        raise LadderError(f"-e {model}: {command} takes a model's name, such as gpt2 or d6")
-    shape = SIZES[model].config
+    trained, text = None, flags.train_data
+    if model in SIZES:
+        shape = SIZES[model].config
+    else:
+        opened = weights.open_file(path := Path(model), data_directory(None))
+        shape, trained = opened.shape, (path, opened.source)
+        text = text or weights.text_of(path)
     config = resolve_step(flags, machine.choice, shape.context)
     sharding = sharding_of(group, resolve_zero(flags, group.size), config.overlap)
     build_at = functools.partial(build_step, shape, config, sharding)
     kernels = machine.choose(build_at, config.batch)
     peers = open_communicator(device, group, config.exchange, sharding.overlaps)
-    return Job(config, machine, shape, kernels, [*machine.notes, *kernels.notes], sharding, peers)
+    notes = [*machine.notes, *kernels.notes]
+    return Job(config, machine, shape, kernels, notes, sharding, peers, trained, text)
+
+
+def data_in_words(job: Mapping[str, Any]) -> str:
+    """What a step was measured on. `job`: its `description`."""
+    weights, text = job.get("weights", "random"), job.get("text", "random tokens")
+    return f"weights: {weights}; batch: {text}"
 
 
 def one_step(engine: Engine, micro_steps: int = 1) -> None:
@@ -248,50 +278,6 @@ def time_steps(
         if len(times) >= 3 and sum(times) * at_a_time > 1e3 * seconds:
             break
     return times
-
-
-def time_ops(engine: Engine, calls: Sequence[Call], roof: Roof) -> list[dict[str, Any]]:
-    """A row for each op, and one for each key of rung_map.py that gives some of its shapes another
-    rung, the slowest first: how many calls it has, and their total time, floor, bytes and FLOPs.
-    The calls of a row are timed back to back, without those of others."""
-    of_key: dict[str, list[Call]] = {}
-    for call in calls:
-        key = key_for(engine.rungs, call.op, call.dims)
-        of_key.setdefault(key or call.op, []).append(call)
-    rows = []
-    for key, its_calls in of_key.items():
-        op, tf32 = find(op_of(key)).op, engine.rungs[key].tf32
-        engine.zero_gradients()
-        rows.append(
-            {
-                "op": key,
-                "calls": len(its_calls),
-                "ms": 1e3 * time_calls(engine.device, [engine.bound[c] for c in its_calls]),
-                "floor_ms": 1e3 * sum(roof.floor(op, c.dims, engine.real, tf32) for c in its_calls),
-                "bytes": sum(op.least_bytes(c.dims, engine.real) for c in its_calls),
-                "flops": sum(op.flops(c.dims) for c in its_calls),
-            }
-        )
-    return sorted(rows, key=lambda row: -row["ms"])
-
-
-def time_calls(device: Device, calls: Sequence[Callable[[], None]]) -> float:
-    """Seconds of all calls, recorded as one graph."""
-
-    def once() -> None:
-        for call in calls:
-            call()
-
-    once()
-    estimate = device.time(once)
-    rounds = min(MOST_ROUNDS, math.ceil(OP_SECONDS / max(estimate, 1e-9)))
-
-    def all_rounds() -> None:
-        for _ in range(rounds):
-            once()
-
-    replay = device.capture(all_rounds)
-    return float(np.median([device.time(replay) for _ in range(OP_SAMPLES)])) / rounds
 
 
 def roof_of(device: Device, real: np.dtype) -> Roof:

@@ -17,15 +17,16 @@ from ladder.core.common.errors import LadderError
 from ladder.core.common.files import read_json
 from ladder.core.measure import results
 from trainer.commands import gpu_condition
+from trainer.commands.op_timing import energy_in_words, energy_of_step, rows_of, time_in_step
 from trainer.commands.step_timing import (
     FOLDER,
     announce,
+    data_in_words,
     in_giga,
     machine_of,
     open_job,
     parser_of,
     roof_of,
-    time_ops,
     time_steps,
     write_json,
 )
@@ -63,7 +64,7 @@ def measure(flags: Flags) -> tuple[dict[str, Any], dict[str, Any]]:
         sensed = sensors.end()
     peak_memory = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # Linux: in KiB
     roof = roof_of(device, job.config.real)
-    table = time_ops(engine, job.program.training_step, roof)
+    table = rows_of(engine, time_in_step(engine), roof)
     low, median, high = np.percentile(steps, (10, 50, 90))
     measurement = {
         **job.description(),
@@ -77,6 +78,7 @@ def measure(flags: Flags) -> tuple[dict[str, Any], dict[str, Any]]:
         "device_bytes": sum(size for _, size in engine.memory_table()),
         "peak_memory_bytes": peak_memory,
         **gpu_condition.entry(sensed),
+        **energy_of_step(engine, job.tokens),
         "ops": table,
     }
     if alone:
@@ -133,6 +135,7 @@ def report(machine: dict[str, Any], m: dict[str, Any]) -> str:
     lines = [
         f"{m['model']} B={m['B']} T={m['T']} {m['dtype']} on {machine['name']}",
         f"{software}, Python {machine['python']}",
+        data_in_words(m),
         "",
         f"expected  {m['floor_ms']:10,.2f} ms   the floor of its ops: products at "
         f"{m['matrix_gflops']:,.0f} GFLOP/s, "
@@ -151,6 +154,7 @@ def report(machine: dict[str, Any], m: dict[str, Any]) -> str:
         f"memory    {m['device_bytes'] / 1e9:10.2f} GB of buffers"
         + (" on the device" if on_gpu else f", {m['peak_memory_bytes'] / 1e9:.2f} GB in all"),
         *(f"GPU       {line}" for line in gpu_condition.lines(m)),
+        f"energy    {energy_in_words(machine['name'], m)}",
         "",
         f"{'op':<24}{'rung':>11}{'calls':>6}{'ms':>10}{'share':>8}{'floor ms':>10}",
     ]
@@ -158,7 +162,7 @@ def report(machine: dict[str, Any], m: dict[str, Any]) -> str:
     for row in m["ops"]:
         share = f"{100 * row['ms'] / total:.1f} %"
         lines.append(
-            f"{row['op']:<24}{m['rungs'][row['op']]:>11}{row['calls']:>6}{row['ms']:>10,.2f}"
+            f"{row['op']:<24}{row['rung']:>11}{row['calls']:>6}{row['ms']:>10,.2f}"
             f"{share:>8}{row['floor_ms']:>10,.2f}"
         )
     return "\n".join(lines)
@@ -169,7 +173,7 @@ def record(machine: dict[str, Any], measurement: dict[str, Any], folder: Path = 
     path = folder / f"{results.slug(machine['name'])}.json"
     job = (
         *("model", "B", "T", "dtype", "recompute", "rungs"),
-        *("stochastic_rounding", "master_weights"),
+        *("stochastic_rounding", "master_weights", "weights", "text"),
     )
     kept = []
     if path.exists():

@@ -147,6 +147,14 @@ def tokenizer_in(state: Mapping[str, Any]) -> str | None:
     return str(state.get("tokenizer") or "") or None
 
 
+def text_of(path: Path) -> str | None:
+    """The pattern of the token files that the run in a folder was trained on; None where no
+    checkpoint names it."""
+    step = checkpoint.latest(path) if path.is_dir() else None
+    config = {} if step is None else checkpoint.load(path, step)[1].get("config", {})
+    return config.get("train_data") or None
+
+
 def state_of(shape: ModelConfig) -> dict[str, Any]:
     """What a checkpoint says of the model whose tensors it holds; `shape_of` reads it."""
     return {"architecture": name_of(shape), "shape": asdict(shape)}

@@ -30,6 +30,9 @@ def add_to(commands: Commands) -> None:
     parser.add_argument(
         "--peers", action="store_true", help="PyTorch alone, beside what is kept of the rungs"
     )
+    parser.add_argument(
+        "--joules", action="store_true", help="mJ of a call, too, in turns: 8 seconds for each rung"
+    )
     parser.add_argument("--save", action="store_true", help="write to doc/results/<gpu>.json")
 
     parser = commands.add("pick", pick_rung)
@@ -82,7 +85,7 @@ def bench_ladders(options: argparse.Namespace) -> int:
         known = (name for name, bench_dims in ladder.op.bench.items() if bench_dims == dims)
         shapes = {next(known, format_dims(dims)): dims} if options.shape else None
         for measurement in bench.bench(
-            ladder, device, options.dtype, shapes, rungs or None, roofs, say
+            ladder, device, options.dtype, shapes, rungs or None, roofs, say, options.joules
         ):
             if options.save:
                 print(f"written to {results.record(device.description(), measurement)}")

@@ -79,6 +79,10 @@ class Device(Protocol):
         """Whether submitted work goes on beside the host."""
 
     @property
+    def marks_in_graphs(self) -> bool:
+        """Whether a `mark` within `capture` notes the time of each replay."""
+
+    @property
     def bfloat16(self) -> bool:
         """Whether it multiplies matrices of bfloat16 in hardware."""
 

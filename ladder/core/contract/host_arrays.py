@@ -35,6 +35,7 @@ class HostArrays:
     is_gpu = False
     runs_reference = True
     asynchronous = False
+    marks_in_graphs = False
     bfloat16 = False
     libraries = Libraries()
     processes = None

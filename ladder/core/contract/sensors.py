@@ -17,7 +17,8 @@ from types import TracebackType
 class Reading:
     """Medians of the samples of an interval; None: the GPU does not tell.
 
-    slowed  what held the clock down, and in which share of the samples; empty: nothing did
+    slowed      what held the clock down, and in which share of the samples; empty: nothing did
+    mean_watts  by the energy counter: what was used between two of its changes, and their distance
     """
 
     samples: int
@@ -26,10 +27,13 @@ class Reading:
     limit_watts: float | None = None
     celsius: float | None = None
     slowed: dict[str, float] | None = None
+    mean_watts: float | None = None
 
 
 class Sensors:
     """Of a device with no sensors, or none that can be asked."""
+
+    counts_energy = False
 
     def __enter__(self) -> Sensors:
         return self

@@ -30,7 +30,7 @@ from ladder.core.contract.identity import code_identity
 from ladder.core.contract.ladder import PACKAGE, Ladder, find
 from ladder.core.contract.op import Op
 from ladder.core.contract.rung_file import Rung
-from ladder.core.measure import torch_timing
+from ladder.core.measure import energy, torch_timing
 from ladder.core.measure.roofline import ALLOWANCE, Roof, compute_bound, copy_bandwidth, matrix_rate
 from ladder.core.measure.timing import BufferSets, Timing, measure
 from ladder.core.measure.torch_baselines import BASELINES
@@ -82,12 +82,14 @@ def bench(
     rungs: Sequence[Rung] | None = None,
     roofs: Roofs | None = None,
     say: Say = tell,
+    joules: bool = False,
 ) -> Iterator[dict[str, Any]]:
     """Measure a ladder; one measurement for each dtype and shape.
 
     dtypes, shapes, rungs  by default all of the op
     roofs                  measured before, used again
     say                    called with each line about what was measured, refused, or wrong
+    joules                 measure the energy of a call, too
     """
     refuse_emulated(device)
     op = ladder.op
@@ -98,7 +100,7 @@ def bench(
     roofs = roofs or Roofs(device)
     for dtype in dtypes or op.reals:
         for name, dims in (shapes or measured_shapes(op, device)).items():
-            yield _measurement(ladder, device, dtype, name, dims, rungs, roofs, say)
+            yield _measurement(ladder, device, dtype, name, dims, rungs, roofs, say, joules)
 
 
 COUNTS = "'python -m ladder trace OP N' counts the memory accesses instead"
@@ -122,6 +124,7 @@ def _measurement(
     rungs: Sequence[Rung] | None,
     roofs: Roofs,
     say: Say,
+    joules: bool,
 ) -> dict[str, Any]:
     op, real = ladder.op, DTYPES[dtype]
     rungs = rungs if rungs is not None else ladder.on(device)
@@ -130,7 +133,7 @@ def _measurement(
     buffers = BufferSets(op, device, real, dims)
     in_cache = buffers.bytes < 2 * device.l2_bytes
     verify = _verifier(buffers)
-    rows = []
+    rows, timed = [], []
     for rung in rungs:
         label = f"{op.name} {rung.label}, {shape}, {dtype}"
         if (why := rung.plan(dims, target).refusal) is not None:
@@ -142,8 +145,11 @@ def _measurement(
             say(f"{label}: {error}", True)
             continue
         rows.append(row)
+        timed.append(rung)
         rate = op.least_bytes(dims, real) / row["median_us"] / 1e3
         say(f"{label}: {row['median_us']:.2f} us, {rate:,.0f} GB/s", False)
+    if joules:
+        _add_joules(timed, rows, buffers, say)
     if op.name in BASELINES and device.is_gpu:
         rows += _torch_rows(op, dims, dtype, buffers.inputs, say)
     return {
@@ -165,6 +171,19 @@ def _measurement(
         "software": software(),
         "rows": rows,
     }
+
+
+def _add_joules(
+    rungs: Sequence[Rung], rows: Sequence[dict[str, Any]], buffers: BufferSets, say: Say
+) -> None:
+    """Add to the row of each rung the energy of a call, the power and the clock."""
+    found = energy.in_turns(buffers.device, [buffers.bind(rung) for rung in rungs])
+    if not found:
+        say(energy.none_on(buffers.device.name), False)
+    for rung, row, spent in zip(rungs, rows, found, strict=False):
+        row |= spent
+        used = f"{row['millijoules']:,.4g} mJ a call, {row['watts']:.0f} W"
+        say(f"{buffers.op.name} {rung.label}: {used}", False)
 
 
 def _row(

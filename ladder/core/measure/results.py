@@ -4,6 +4,8 @@
       "in_cache", "roof", "date", "commit", "software", "rows": [{"rung" or "peer", "idea", "code",
       "median_us", "low_us", "high_us", "repetitions"}, ...]}, ...]}
 
+With `bench --joules`, a rung's row has "millijoules" of a call, "watts" and "sm_mhz", too.
+
 A peer's row has "date" and "software" of its own, since PyTorch can be measured again alone.
 There is one measurement for each op, dtype and shape; a new one replaces it. "code" is the identity
 of the rung's code (ladder/core/contract/identity.py): where it has changed, the row is stale. Files

@@ -59,7 +59,7 @@ def measure(clock: Clock, calls: Sequence[Callable[[], None]], seconds: float = 
 
     seconds  time limit of the measurement, which ends earlier if the spread is small
     """
-    replay = _prepare(clock, calls)
+    replay = prepare(clock, calls)
     _for_seconds(SETTLE_SECONDS, replay)
     samples = _sample(replay, FEWEST, seconds)
     low, median, high = np.percentile(samples, (10, 50, 90))
@@ -77,7 +77,7 @@ def compare(
     it where the GPU slows down at once. Only the first one is warmed up at length: while the others
     have their turns, the GPU does not rest.
     """
-    replays = [_prepare(clock, calls) for calls in contenders]
+    replays = [prepare(clock, calls) for calls in contenders]
     means = [0.0] * len(replays)  # of the medians of both halves
     order = range(len(replays))
     for half in (order, reversed(order)):
@@ -88,9 +88,14 @@ def compare(
     return means
 
 
-def _prepare(clock: Clock, calls: Sequence[Callable[[], None]]) -> Callable[[], float]:
-    """Capture a batch of calls as one graph; returns a function that replays it and returns the
-    seconds of a call."""
+def prepare(clock: Clock, calls: Sequence[Callable[[], None]]) -> Callable[[], float]:
+    """Returns a function that runs a batch of calls and returns the seconds of a call."""
+    replay, count = batch(clock, calls)
+    return lambda: clock.time(replay) / count
+
+
+def batch(clock: Clock, calls: Sequence[Callable[[], None]]) -> tuple[Callable[[], None], int]:
+    """Several rounds of calls, captured as one graph; and the number of calls in it."""
 
     def once() -> None:
         for call in calls:
@@ -100,12 +105,11 @@ def _prepare(clock: Clock, calls: Sequence[Callable[[], None]]) -> Callable[[], 
     estimate = max(min(clock.time(once) for _ in range(2)), 1e-9)
     rounds = max(1, math.ceil(BATCH_SECONDS / estimate))
 
-    def batch() -> None:
+    def all_rounds() -> None:
         for _ in range(rounds):
             once()
 
-    replay = clock.capture(batch)
-    return lambda: clock.time(replay) / (rounds * len(calls))
+    return clock.capture(all_rounds), rounds * len(calls)
 
 
 def _sample(replay: Callable[[], float], fewest: int, seconds: float) -> list[float]:

@@ -38,6 +38,7 @@ class Row:
              ladder, over the one before it
     rate     GB/s, or TFLOP/s where the matrix rate is the roof
     of_roof  the rate as a share of the roof
+    mj       millijoules of a call, where that was measured
     """
 
     name: str
@@ -50,6 +51,7 @@ class Row:
     gain: float | None
     rate: float
     of_roof: float
+    mj: float | None = None
 
     @property
     def since(self) -> str:
@@ -65,9 +67,10 @@ def table(op: str, link: Link, **which: str) -> str:
     reference, in_tf32 = best_peer(measurement), best_peer(measurement, tf32=True)
     unit = "TFLOP/s" if by_products(measurement) else "GB/s"
     against = f" | % of {reference.name}" if reference else ""
+    joules = any(row.mj is not None for row in rows)
     lines = [
-        f"| rung | µs | × parent | {unit} | % of roof{against} |",
-        "|---|--:|--:|--:|--:|" + ("--:|" if reference else ""),
+        f"| rung | µs | × parent | {unit} | % of roof{against} |{' mJ |' * joules}",
+        "|---|--:|--:|--:|--:|" + "--:|" * ((reference is not None) + joules),
     ]
     for row in rows:
         name = row.name
@@ -87,6 +90,8 @@ def table(op: str, link: Link, **which: str) -> str:
         if reference:
             beside = in_tf32 if row.tf32 else reference
             cells.append(percent(beside.us / row.us) if beside else "")
+        if joules:
+            cells.append("" if row.mj is None else f"{row.mj:,.4g}")
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join([*lines, "", caption(device, measurement)])
 
@@ -187,7 +192,8 @@ def measured_rows(
             of_roof = rate / (tf32_roof if rung.tf32 else roof)
             common = {"us": us, "rate": rate, "of_roof": of_roof}
             flags = kernel, rung.library, rung.tf32, stale
-            rows.append(Row(rung.idea, rung.id, *flags, gain=gain, **common))
+            spent = measured.get("millijoules")
+            rows.append(Row(rung.idea, rung.id, *flags, gain=gain, mj=spent, **common))
     return sorted(rows, key=lambda row: (row.rung is None, row.library))
 
 

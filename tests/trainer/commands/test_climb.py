@@ -9,13 +9,16 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from ladder.core.common.errors import LadderError
 from ladder.core.contract.rung_file import Rung
+from ladder.core.contract.sensors import Reading, Sensors
+from ladder.core.measure import energy
 from ladder.core.measure.roofline import Roof
 from tests.ladder.fakes import FakeGpu
 from tests.trainer.plots.test_drawings import texts
 from tests.trainer.tiny import add_size
 from trainer import open as opening
-from trainer.commands import climb, profile, step_timing
+from trainer.commands import climb, op_timing, profile, step_timing
 from trainer.data.tokenizers import GPT2Tokenizer
 from trainer.engine import rung_choice
 from trainer.flags import DeviceChoice, Flags
@@ -29,6 +32,8 @@ SLOW = {"matmul.forward": 40e-6, "gelu.forward": 30e-6, "layernorm.forward": 20e
 
 class Gpu(FakeGpu):
     """Its lowest rungs take 10 us a call, or as SLOW says, its best ones 1 us."""
+
+    marks_in_graphs = True
 
     def fetch(self, array):
         return lambda: np.array(array)
@@ -66,6 +71,7 @@ def gpu(monkeypatch):
         rung_choice, "compiling_candidates", lambda *which: contextlib.nullcontext()
     )
     monkeypatch.setattr(profile, "_empty_launch_us", lambda device: 1.5)
+    monkeypatch.setattr(op_timing, "mark_seconds", lambda device: 0.0)
     for module in (climb, profile):
         monkeypatch.setattr(module, "roof_of", lambda device, real: Roof(1e12, 1e12))
     return device
@@ -139,7 +145,7 @@ def test_the_climb_shows_where_an_op_has_two_rungs(two_rungs):
 
 
 def test_the_profile_has_a_row_for_each_rung_of_an_op(two_rungs):
-    result = profile.measure(config(rungs="best", fuse="none"))
+    result, _ = profile.measure(config(rungs="best", fuse="none"))
     rows = {row["op"]: (row["rung"], row["calls"]) for row in result["ops"]}
     program = build(registry.named_shape("d2", GPT2Tokenizer.vocab), 2, 5)
     calls = sum(call.op == "matmul.forward" for call in program.training_step)
@@ -171,7 +177,7 @@ def parser_with_defaults(*names):
 
 
 def test_the_profile_adds_up_and_is_drawn(gpu, tmp_path):
-    result = profile.measure(config(rungs="naive"))
+    result, _ = profile.measure(config(rungs="naive"))
     program = build(registry.named_shape("d2", GPT2Tokenizer.vocab), 2, 5)
     calls = program.training_step
     assert result["step_ms"] == pytest.approx(1e3 * seconds_of(program, ()))
@@ -185,6 +191,88 @@ def test_the_profile_adds_up_and_is_drawn(gpu, tmp_path):
     assert {"step", "floor", "memory", "ms", "GiB"} <= texts(profile.draw(result))
     odd = profile.draw({**result, "model": "runs/lr$_{$"})
     assert any(text.startswith("runs/lr$_{$, B=") for text in texts(odd))
+
+
+def test_what_a_mark_costs_is_no_part_of_an_op(gpu, monkeypatch):
+    def mark(device):
+        device.now += 2e-6
+        return device.now
+
+    monkeypatch.setattr(Gpu, "mark", mark)
+    monkeypatch.setattr(op_timing, "mark_seconds", lambda device: 2e-6)
+    result, _ = profile.measure(config(rungs="naive"))
+    profile.refuse_gap(result)
+    assert result["mark_us"] == pytest.approx(2)
+    rows = {row["op"]: row for row in result["ops"]}
+    assert rows["gelu.forward"]["ms"] == pytest.approx(1e3 * 2 * SLOW["gelu.forward"])
+
+
+def test_a_profile_whose_ops_do_not_add_up_to_the_step_is_refused(gpu, tmp_path, monkeypatch):
+    monkeypatch.setattr(op_timing, "mark_seconds", lambda device: 0.5e-6)  # there is none
+    monkeypatch.setattr(profile, "parser_of", parser_with_defaults)
+    monkeypatch.setattr(step_timing, "FOLDER", tmp_path)
+    arguments = ["-e", "d2", "-b", "2", "-t", "5", "--rungs", "naive", "--fuse", "all"]
+    with pytest.raises(LadderError, match="not the same within 1 %"):
+        profile.main(arguments)
+    assert not [*tmp_path.iterdir()]
+    result, _ = profile.measure(config(rungs="naive", fuse="none"))
+    assert result["gaps_ms"] > 0.01 * result["step_ms"]
+    profile.refuse_gap(result)  # two streams need not add up
+
+
+def test_a_trace_is_the_step_call_by_call(gpu):
+    result, trace = profile.measure(config(rungs="naive", fuse="all"))
+    events = json.loads(json.dumps(trace))["traceEvents"]
+    named = {e["tid"]: e["args"]["name"] for e in events if e["ph"] == "M"}
+    assert list(named.values()) == ["forward", "backward", "update"]
+    slices = [event for event in events if event["ph"] == "X"]
+    layers = [event for event in slices if "layer" in event["args"]]
+    calls = [event for event in slices if "layer" not in event["args"]]
+    assert len(calls) == 1 + result["launches"]  # the zeroing of the gradients
+    assert [event["name"] for event in layers] == ["h0", "h1", "h1", "h0"]
+    end = 0.0
+    for event in calls:
+        assert event["ts"] == pytest.approx(end, abs=2e-3)
+        assert event["cat"] == named[event["tid"]]
+        end = event["ts"] + event["dur"]
+    assert end == pytest.approx(1e3 * result["step_ms"])
+    within = {
+        layer["name"]: [c for c in calls if 0 <= c["ts"] - layer["ts"] < layer["dur"]]
+        for layer in layers[:2]
+    }
+    assert all(c["args"]["where"].startswith(f"{name}.") for name in within for c in within[name])
+    (attention,) = (c for c in within["h0"] if c["name"] == "attention.forward")
+    assert attention["args"]["shape"] == {"B": 2, "T": 5, "C": 16, "NH": 2}
+    assert attention["args"]["rung"] == "rung 1 (takes its time)"
+    assert attention["args"]["FLOPs"] > 0 and attention["args"]["least bytes"] > 0
+
+
+def test_joules_are_power_times_time(gpu, monkeypatch):
+    class Counter(Sensors):
+        counts_energy = True
+
+        def end(self):
+            return Reading(9, 1450.0, 698.0, 700.0, 60.0, {}, mean_watts=700.0)
+
+    def zero(device, array):
+        device.now += 1e-6
+
+    monkeypatch.setattr(Gpu, "zero", zero)
+    for name in ("WARM_UP", "SETTLE", "SECONDS"):
+        monkeypatch.setattr(energy, name, 0.0)
+    screen = io.StringIO()
+    result, _ = profile.measure(config(rungs="naive"), joules=True)
+    assert "energy" not in result and "joules" not in result["ops"][0]
+    profile.show(result, Display(Console(file=screen, width=200), 0))
+    assert "no joules: nothing counts the energy of Fake 9000" in screen.getvalue()
+    monkeypatch.setattr(Gpu, "sensors", lambda device: Counter())
+    result, _ = profile.measure(config(rungs="naive", fuse="all"), joules=True)
+    profile.show(result, Display(Console(file=screen, width=200), 0))
+    joules = 700 * 1e-3 * result["step_ms"]
+    assert result["energy"]["joules"] == pytest.approx(joules)
+    assert result["energy"]["microjoules_per_token"] == pytest.approx(1e5 * joules)
+    assert sum(row["joules"] for row in result["ops"]) == pytest.approx(joules)
+    assert f"{joules:,.2f} J a step" in screen.getvalue() and "1,450" in screen.getvalue()
 
 
 def test_every_measurement_has_a_file_of_its_own(gpu, tmp_path, monkeypatch):

@@ -1,12 +1,14 @@
 """The benchmark of a training step: what it reports adds up, and its file keeps one of each job."""
 
+import dataclasses
 import json
 
+import numpy as np
 import pytest
 
 from ladder.core.common.errors import LadderError
-from tests.trainer.tiny import add_size
-from trainer.commands import throughput
+from tests.trainer.tiny import add_size, parameters, run
+from trainer.commands import step_timing, throughput
 from trainer.flags import Flags
 
 
@@ -27,7 +29,7 @@ def test_step_products_and_ops_are_consistent(measured):
     assert m["floor_ms"] == pytest.approx(sum(row["floor_ms"] for row in m["ops"]))
     calls = {row["op"]: row["calls"] for row in m["ops"]}
     assert calls["matmul.forward"] == 4 * 2 + 1 and calls["adamw.update"] == 2
-    assert set(m["rungs"]) == set(calls) and set(m["rungs"].values()) == {"0"}
+    assert {*m["rungs"], "zero gradients"} == set(calls) and set(m["rungs"].values()) == {"0"}
     assert machine["device"] == "cpu" and machine["blas"]
 
 
@@ -54,3 +56,29 @@ def test_a_step_with_dropout_is_measured_though_validation_has_other_ops(monkeyp
     _, m = throughput.measure(Flags(model="d2", batch=1, sequence=3, steps=1, device="cpu"))
     ops = {row["op"] for row in m["ops"]}
     assert "attention_dropout.forward" in ops and "attention.forward" not in ops
+
+
+def test_the_step_of_a_run_has_its_weights_and_its_text_and_keeps_both(tmp_path):
+    run(tmp_path, steps=2, checkpoint_every=2)
+    flags = Flags(model=str(tmp_path / "run"), batch=2, sequence=16, steps=1, device="cpu")
+    job = step_timing.open_job(flags, "bench")
+    engine = job.engine()
+    for _ in range(2):
+        step_timing.one_step(engine)
+    assert np.array_equal(engine.read("wte"), parameters(tmp_path / "run", 2)["wte"])
+    tokens = engine.read("tokens")
+    assert np.array_equal(engine.read("targets").reshape(-1)[:-1], tokens.reshape(-1)[1:])
+    assert job.description()["weights"] == f"{tmp_path / 'run'}, step 2"
+    assert job.description()["text"] == "play/bytes_train*.bin"
+
+
+def test_a_model_file_without_a_text_has_random_tokens_unless_one_is_named(tmp_path):
+    run(tmp_path, steps=1)
+    (text,) = (tmp_path / "data").rglob("*val*.bin")
+    flags = Flags(model=str(tmp_path / "model"), batch=2, sequence=16, steps=1, device="cpu")
+    assert "text" not in step_timing.open_job(flags, "bench").description()
+    named = dataclasses.replace(flags, train_data=str(text))
+    assert (
+        step_timing.open_job(named, "bench").description()["text"]
+        == f"{text.parent.name}/{text.name}"
+    )

@@ -29,6 +29,8 @@ _OLDEST = min(int(arch.removeprefix("sm_").rstrip("a")) for arch in compiler.TYP
 
 _BFLOAT16 = 80  # Ampere: the first tensor cores that multiply bfloat16
 
+_EVENT_RECORD_EXTERNAL = 1  # CU_EVENT_RECORD_EXTERNAL
+
 # CUtensorMapDataType of the driver's cuda.h
 _TENSOR_TYPES = {"uint32": 2, "int32": 3, "float16": 6, "float32": 7, "bfloat16": 9, "tf32": 11}
 
@@ -37,6 +39,7 @@ class Cuda(CupyGpu):
     """One NVIDIA GPU."""
 
     kind = "cuda"
+    marks_in_graphs = True
     warp = compiler.WARP_SIZE
     serialize = "CUDA_LAUNCH_BLOCKING=1"
 
@@ -92,6 +95,21 @@ class Cuda(CupyGpu):
             raise LadderError(f"{self.name}: the driver makes no tensor map: CUDA error {status}")
         opaque: np.void = made.view("V128")[0]
         return opaque
+
+    def mark(self) -> Any:
+        """In a graph, an event becomes a node, which each replay passes. Such a mark must be kept
+        as long as the graph."""
+        if not self.recording:
+            return super().mark()
+        event = self.cupy.cuda.Event()
+        status = ctypes.CDLL("libcuda.so.1").cuEventRecordWithFlags(
+            ctypes.c_void_p(event.ptr), ctypes.c_void_p(self.stream.ptr), _EVENT_RECORD_EXTERNAL
+        )
+        if status:
+            raise LadderError(
+                f"{self.name}: an event does not go into a graph: CUDA error {status}"
+            )
+        return event
 
     def allocation(self, array: Any) -> int:
         """Where the allocation begins of which an array is a part."""

@@ -44,6 +44,7 @@ class CudaGroup:
     runs_kernels = True
     measurable = True
     asynchronous = True
+    marks_in_graphs = False
     processes = None
 
     def __init__(self, indices: Sequence[int]) -> None:

@@ -1,12 +1,14 @@
 """An NVIDIA GPU's sensors by NVML, the library behind nvidia-smi, also while something is timed.
 
 A thread then asks every 0.1 s beside the program. Nothing is submitted to the GPU. Power
-is that of the whole board, on recent ones the average of a second.
+is that of the whole board, on recent ones the average of a second. The energy counter is read more
+often: it changes about ten times a second, and counts from one of its changes to another.
 https://docs.nvidia.com/deploy/nvml-api/
 """
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 import statistics
@@ -19,6 +21,7 @@ from typing import Any, NamedTuple
 from ladder.core.contract.sensors import Reading, Sensors
 
 PERIOD_SECONDS = 0.1
+COUNTER_SECONDS = 0.005
 # nvmlClocksEventReasons. An idle GPU (1) and settings of a display (0x100) are none that matters.
 REASONS = {
     0x02: "application clocks",
@@ -58,6 +61,8 @@ class Nvml(Sensors):
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._samples: list[tuple[float, Sample]] = []
+        self._changes: list[tuple[float, float]] = []  # of the energy counter, and its joules
+        self.counts_energy = self._gpu is not None and self._gpu.joules() is not None
         self._begin = math.inf
 
     def __enter__(self) -> Nvml:
@@ -81,13 +86,24 @@ class Nvml(Sensors):
 
     def end(self) -> Reading | None:
         now = time.monotonic()
-        return reading([what for at, what in list(self._samples) if self._begin <= at <= now])
+        found = reading([what for at, what in list(self._samples) if self._begin <= at <= now])
+        changes = [change for change in list(self._changes) if self._begin <= change[0] <= now]
+        if found is None or len(changes) < 2:
+            return found
+        (start, before), (end, after) = changes[0], changes[-1]
+        return dataclasses.replace(found, mean_watts=(after - before) / (end - start))
 
     def _listen(self) -> None:
         """Ask again and again until the end."""
         assert self._gpu is not None
-        while not self._stop.wait(PERIOD_SECONDS):
-            self._samples.append((time.monotonic(), self._gpu.sample()))
+        due, joules = time.monotonic() + PERIOD_SECONDS, self._gpu.joules()
+        while not self._stop.wait(min(PERIOD_SECONDS, COUNTER_SECONDS)):
+            now, before, joules = time.monotonic(), joules, self._gpu.joules()
+            if joules is not None and joules != before:
+                self._changes.append((now, joules))
+            if now >= due:
+                self._samples.append((now, self._gpu.sample()))
+                due = now + PERIOD_SECONDS
 
 
 class _Gpu:
@@ -104,11 +120,15 @@ class _Gpu:
         except self._nvml.NVMLError:
             return None
 
+    def joules(self) -> float | None:
+        """What it has used since the driver was loaded."""
+        return _thousandth(self.ask("TotalEnergyConsumption"))
+
     def sample(self) -> Sample:
         return Sample(
             self.ask("ClockInfo", self._nvml.NVML_CLOCK_SM),
-            _watts(self.ask("PowerUsage")),
-            _watts(self.ask("EnforcedPowerLimit")),
+            _thousandth(self.ask("PowerUsage")),
+            _thousandth(self.ask("EnforcedPowerLimit")),
             self.ask("Temperature", self._nvml.NVML_TEMPERATURE_GPU),
             self.ask("CurrentClocksThrottleReasons"),  # its name before CUDA 12.2
         )
@@ -200,5 +220,5 @@ def _median(values: Iterable[float | None]) -> float | None:
     return statistics.median(known) if known else None
 
 
-def _watts(milliwatts: int | None) -> float | None:
-    return None if milliwatts is None else milliwatts / 1e3
+def _thousandth(number: int | None) -> float | None:
+    return None if number is None else number / 1e3

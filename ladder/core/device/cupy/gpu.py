@@ -53,6 +53,7 @@ class CupyGpu:
     runs_kernels = True
     measurable = True
     asynchronous = True
+    marks_in_graphs = False
     group_size = 1
 
     kind: str

@@ -25,6 +25,7 @@ class FakeNvml:
         "EnforcedPowerLimit": 700_000,
         "Temperature": 61,
         "CurrentClocksThrottleReasons": 0x4,
+        "TotalEnergyConsumption": 5_000,
         "UtilizationRates": SimpleNamespace(gpu=98),
         "P2PStatus": 0,
         "TopologyCommonAncestor": 50,
@@ -99,6 +100,24 @@ def test_only_samples_of_the_interval_count(nvml, monkeypatch):
     now = 10.4
     found = asked.end()
     assert (found.samples, found.sm_mhz) == (3, 300)
+
+
+def test_power_is_what_the_counter_says_between_two_of_its_changes(nvml, monkeypatch):
+    nvml(FakeNvml())
+    asked = Nvml(BUS)
+    monkeypatch.setattr(sensors.time, "monotonic", lambda: now)
+    now = 10.0
+    asked.begin()
+    asked._samples += [(10.2, Sample(1980, 500, 700, 60, 0))]
+    asked._changes += [(9.95, 0.0), (10.1, 100.0)]
+    now = 10.5
+    assert asked.counts_energy and asked.end().mean_watts is None
+    asked._changes += [(10.2, 169.0), (10.3, 240.0), (10.55, 999.0)]
+    assert asked.end().mean_watts == pytest.approx(140 / 0.2)
+    nvml(FakeNvml(lacks=("TotalEnergyConsumption",)))
+    assert not Nvml(BUS).counts_energy
+    nvml(None)
+    assert not Nvml(BUS).counts_energy
 
 
 def test_samples_are_taken_while_something_else_runs(nvml, monkeypatch):

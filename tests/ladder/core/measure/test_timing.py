@@ -9,7 +9,8 @@ from fakes import FakeGpu, ladder, timed_rung
 
 from ladder.core.common.errors import LadderError
 from ladder.core.contract.ladder import find
-from ladder.core.measure import results, timing
+from ladder.core.contract.sensors import Reading, Sensors
+from ladder.core.measure import energy, results, timing
 from ladder.core.measure.bench import Roofs, bench
 from ladder.core.measure.roofline import Roof, copy_bandwidth
 from ladder.core.measure.timing import BufferSets, compare, measure
@@ -33,7 +34,7 @@ class FixedRoofs(Roofs):
         return Roof(100e9)
 
 
-def run_bench(*rungs):
+def run_bench(*rungs, **options):
     lines = []
 
     def say(line, wrong):
@@ -41,7 +42,12 @@ def run_bench(*rungs):
 
     device = FakeGpu()
     (measurement,) = bench(
-        ladder(*rungs), device, shapes={"N=30000": DIMS}, roofs=FixedRoofs(device), say=say
+        ladder(*rungs),
+        device,
+        shapes={"N=30000": DIMS},
+        roofs=FixedRoofs(device),
+        say=say,
+        **options,
     )
     return measurement, lines
 
@@ -141,6 +147,45 @@ def test_a_measurement_holds_times_and_where_they_come_from():
     assert {"commit", "date", "software", "inputs", "in_cache"} <= set(measurement)
     assert lines[0] == ("start.add rung 1 (slow), N=30000, float32: 40.00 us, 9 GB/s", False)
     assert json.loads(json.dumps(measurement)) == measurement
+
+
+class Counter(Sensors):
+    """Says 400 W in the first turn, and 100 more in each one after it."""
+
+    counts_energy = True
+    turns = 0
+
+    def end(self):
+        Counter.turns += 1
+        return Reading(9, 1500.0, mean_watts=300.0 + 100 * Counter.turns)
+
+
+def test_joules_are_the_mean_of_two_turns_there_and_back(monkeypatch):
+    for name in ("WARM_UP", "SETTLE", "SECONDS"):
+        monkeypatch.setattr(energy, name, 0.0)
+    rungs = timed_rung(1, "slow", 40), timed_rung(2, "fast", 10)
+    measurement, lines = run_bench(*rungs, joules=True)
+    assert "millijoules" not in measurement["rows"][0]
+    assert (energy.none_on("Fake 9000"), False) in lines
+    assert " mJ |" not in table_of(measurement, monkeypatch)
+    monkeypatch.setattr(FakeGpu, "sensors", lambda device: Counter())
+    measurement, lines = run_bench(*rungs, joules=True)
+    assert [row["millijoules"] for row in measurement["rows"]] == [22.0, 5.5]  # 550 W both
+    assert {row["watts"] for row in measurement["rows"]} == {550.0}
+    assert ("start.add rung 2 (fast): 5.5 mJ a call, 550 W", False) in lines
+    shown = table_of(measurement, monkeypatch)
+    head, _, slow, *_ = shown.splitlines()
+    assert head.endswith("| mJ |") and slow.endswith("| 22 |")
+
+
+def table_of(measurement, monkeypatch):
+    """The table on a page, where rungs are those of the fake ladder."""
+    fake = ladder(timed_rung(1, "slow", 40), timed_rung(2, "fast", 10))
+    monkeypatch.setattr(tables, "find", lambda op: fake)
+    monkeypatch.setattr(
+        tables, "find_measurement", lambda op: (FakeGpu().description(), measurement)
+    )
+    return tables.table("start.add", lambda rung: rung.id)
 
 
 def test_a_wrong_result_is_not_measured():

@@ -1,0 +1,188 @@
+"""Where the time and the energy of a training step go, op by op.
+
+Each call is timed within the step, by marks: events that are recorded in the step's graph between
+its kernels. So an op has the data of the step, the caches as the op before leaves them, and the
+clock that the GPU holds under its power limit; alone, it would have neither. Nothing lies between
+two marks but a call, and the wait for its launch: the times add up to the step.
+
+Energy cannot be marked, since the counter changes ten times a second. Each op's calls are repeated
+alone for some seconds.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ladder.core.contract.binding import bind
+from ladder.core.contract.device import Device
+from ladder.core.contract.ladder import find
+from ladder.core.measure import energy
+from ladder.core.measure.roofline import Roof
+from ladder.core.measure.timing import batch, prepare
+from trainer.commands.step_timing import WARM_UP, one_step
+from trainer.engine.engine import Engine
+from trainer.engine.rung_map import key_for, op_of
+from trainer.model.calls import Call
+
+TURNS_SECONDS, WARM_UP_SECONDS = 3.0, 1.5  # of steps with and without marks, in turns
+FEWEST_TURNS, MOST_TURNS = 3, 150
+LAUNCHES = 1000  # of a kernel with nothing to do, to see what a launch in a graph costs
+ZEROING = "zero gradients"  # which is no op but takes time, too
+
+
+@dataclass(frozen=True)
+class InStep:
+    """Where the time of a step goes, by marks between its calls, in one graph.
+
+    step_ms  of the step without marks, which took turns with the marked one; None where ranks would
+             have to take these turns together
+    parts    milliseconds of zeroing the gradients (None) and of each call in order: from the end of
+             the one before to its own, without what a mark costs
+    mark_us  microseconds that a mark costs
+    """
+
+    step_ms: float | None
+    parts: list[tuple[Call | None, float]]
+    mark_us: float
+
+
+def time_in_step(
+    engine: Engine, fewest: int = FEWEST_TURNS, begin: Callable[[], None] = lambda: None
+) -> InStep:
+    """Time each call within the step, on the data of the step and at its clock. The calls run one
+    after the other, without exchanges between ranks.
+
+    fewest  measured steps, at least
+    begin   is called after the warm-up
+    """
+    device, program = engine.device, engine.program
+    shared = program.vector is not None  # one rank of several
+    marks: list[Any] = []
+
+    def marked() -> None:
+        marks[:] = [device.mark()]
+        engine.zero_gradients()
+        marks.append(device.mark())
+        for call in program.training_step:
+            engine.bound[call]()
+            marks.append(device.mark())
+
+    for _ in range(WARM_UP if not shared else 0):
+        one_step(engine)
+    marked()
+    run = device.capture(marked) if device.marks_in_graphs else marked
+    mark = mark_seconds(device)
+    estimate = device.time(run)
+    count = max(fewest, min(MOST_TURNS, math.ceil(TURNS_SECONDS / (2 * estimate))))
+    warm_up = min(count // 2, math.ceil(WARM_UP_SECONDS / (2 * estimate)))
+    parts, steps = [], []
+    for turn in range(-warm_up, count):
+        if turn == 0:
+            begin()
+        run()
+        steps.append(device.time(run if shared else lambda: one_step(engine)))
+        if turn >= 0:
+            parts.append([device.seconds(*ends) - mark for ends in itertools.pairwise(marks)])
+    calls = (None, *program.training_step)
+    each = 1e3 * np.median(parts, axis=0)
+    step_ms = None if shared else 1e3 * float(np.median(steps[-count:]))
+    return InStep(step_ms, list(zip(calls, each.tolist(), strict=True)), 1e6 * mark)
+
+
+def by_key(engine: Engine, calls: Iterable[Call | None]) -> dict[str, list[Call | None]]:
+    """The calls of each op, and of each key of rung_map.py that gives some of its shapes another
+    rung. None, the zeroing of the gradients, counts as an op, too."""
+    of_key: dict[str, list[Call | None]] = {}
+    for call in calls:
+        key = ZEROING if call is None else key_for(engine.rungs, call.op, call.dims) or call.op
+        of_key.setdefault(key, []).append(call)
+    return of_key
+
+
+def rows_of(engine: Engine, timed: InStep, roof: Roof) -> list[dict[str, Any]]:
+    """A row for each key of `by_key`, the slowest first: its rung, how many calls it has, and their
+    total time, floor, bytes and FLOPs."""
+    ms = dict(timed.parts)
+    rows = []
+    for key, calls in by_key(engine, ms).items():
+        row: dict[str, Any] = {"op": key, "calls": len(calls), "ms": sum(ms[c] for c in calls)}
+        if key == ZEROING:
+            size = engine.arrays["gradients"].nbytes
+            floor = size / roof.bandwidth
+            row |= {"bytes": size, "flops": 0, "rung": ""}
+        else:
+            op, rung = find(op_of(key)).op, engine.rungs[key]
+            dims = [call.dims for call in calls if call is not None]
+            floor = sum(roof.floor(op, d, engine.real, rung.tf32) for d in dims)
+            moved = sum(op.least_bytes(d, engine.real) for d in dims)
+            row |= {"bytes": moved, "flops": sum(map(op.flops, dims)), "rung": rung.id}
+        rows.append({**row, "floor_ms": 1e3 * floor})
+    return sorted(rows, key=lambda row: -row["ms"])
+
+
+def add_joules(engine: Engine, rows: Sequence[dict[str, Any]]) -> None:
+    """Add to each row what its calls take when they are repeated back to back, behind steps that
+    warm the GPU up: milliseconds, joules, and the GPU's power and clock."""
+    of_key = by_key(engine, (None, *engine.program.training_step))
+    for row in rows:
+        its_calls = of_key[row["op"]]
+        calls = [engine.bound[call] if call else engine.zero_gradients for call in its_calls]
+        replay, count = batch(engine.device, calls)
+        found = energy.measure(engine.device, replay, lambda: one_step(engine))
+        if found is not None:
+            share = len(calls) / count
+            row |= {"alone_ms": 1e3 * found.seconds * share, "joules": found.joules * share}
+            row |= {"watts": found.watts, "sm_mhz": found.sm_mhz}
+
+
+def energy_of_step(engine: Engine, tokens: int) -> dict[str, Any]:
+    """The entry of a result on the energy of a step that is repeated without a pause; no entry
+    where nothing counts energy, or where ranks would have to repeat it together."""
+    if engine.program.vector is not None:
+        return {}
+    found = energy.measure(engine.device, lambda: one_step(engine))
+    if found is None:
+        return {}
+    each = {"step_ms": 1e3 * found.seconds, "joules": found.joules}
+    per_token = 1e6 * found.joules / tokens
+    return {
+        "energy": {
+            **each, "microjoules_per_token": per_token, "watts": found.watts, "sm_mhz": found.sm_mhz
+        }
+    }  # fmt: skip
+
+
+def energy_in_words(device: str, result: Mapping[str, Any]) -> str:
+    """The line on the energy of a step, or on why there is none."""
+    if (e := result.get("energy")) is None:
+        return energy.none_on(device)
+    clock = "" if e["sm_mhz"] is None else f", SMs at {e['sm_mhz']:,.0f} MHz"
+    return (
+        f"{e['joules']:,.2f} J a step, {e['microjoules_per_token']:,.0f} uJ a token; repeated for "
+        f"seconds, a step takes {e['step_ms']:,.2f} ms, {e['watts']:,.0f} W{clock}"
+    )
+
+
+def mark_seconds(device: Device) -> float:
+    """What a mark between two kernels of a graph costs."""
+    if not device.marks_in_graphs:
+        return 0.0
+    marks: list[Any] = []
+    return empty_launch(device, lambda: marks.append(device.mark())) - empty_launch(device)
+
+
+def empty_launch(device: Device, beside: Callable[[], None] = lambda: None) -> float:
+    """Seconds of an almost empty kernel in a graph: start.add of one element. `beside`: what is
+    submitted after each."""
+    ladder, real, dims = find("start.add"), np.dtype(np.float32), {"N": 1}
+    arrays = {arg.name: device.empty((1,), real) for arg in ladder.op.args}
+    call = bind(ladder.op, ladder.rung(1), device, real, dims, arrays)
+    once = prepare(device, [call, beside] * LAUNCHES)
+    return 2 * statistics.median(once() for _ in range(5))
