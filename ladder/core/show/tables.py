@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from ladder.core.common.errors import LadderError
@@ -51,7 +51,7 @@ class Row:
     gain: float | None
     rate: float
     of_roof: float
-    mj: float | None = field(default=None, repr=False)  # pictures of a row do not show it
+    mj: float | None = None
 
     @property
     def since(self) -> str:
