@@ -16,6 +16,7 @@ One more step runs call by call with NVTX ranges, h3.ln_1 and the like, for Nsig
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ from ladder.core.common import files
 from ladder.core.common.errors import LadderError
 from ladder.core.contract.device import Device
 from ladder.core.contract.ladder import find
-from ladder.core.measure import results
+from ladder.core.measure import energy, results
 from ladder.core.measure.roofline import COMPUTE_BOUND
 from trainer.commands import collective_timing, gpu_condition
 from trainer.commands.op_timing import (
@@ -117,6 +118,8 @@ def measure(
         row["scratch_bytes"] = _scratch_bytes(engine, row["op"])
     trace = trace_of(engine, timed.parts)
     if joules:
+        if group.leads:
+            print(energy.forecast(job.device, len(ops)), file=sys.stderr)
         add_joules(engine, ops)
     spent = energy_of_step(engine, job.tokens)
     launches = sum(_launches(engine, call) for call in job.program.training_step)
