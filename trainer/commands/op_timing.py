@@ -15,7 +15,7 @@ import itertools
 import math
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -41,14 +41,14 @@ ZEROING = "zero gradients"  # which is no op but takes time, too
 class InStep:
     """Where the time of a step goes, by marks between its calls, in one graph.
 
-    step_ms  of the step without marks, which took turns with the marked one; None where ranks would
-             have to take these turns together
+    step_ms  of the step without marks, which took turns with the marked one. Ranks would have to
+             take these turns together: of one of several, it is the marked step, without exchanges
     parts    milliseconds of zeroing the gradients (None) and of each call in order: from the end of
              the one before to its own, without what a mark costs
     mark_us  microseconds that a mark costs
     """
 
-    step_ms: float | None
+    step_ms: float
     parts: list[tuple[Call | None, float]]
     mark_us: float
 
@@ -57,7 +57,7 @@ def time_in_step(
     engine: Engine, fewest: int = FEWEST_TURNS, begin: Callable[[], None] = lambda: None
 ) -> InStep:
     """Time each call within the step, on the data of the step and at its clock. The calls run one
-    after the other, without exchanges between ranks.
+    after the other, without exchanges between ranks. One of several ranks has taken steps before.
 
     fewest  measured steps, at least
     begin   is called after the warm-up
@@ -92,7 +92,7 @@ def time_in_step(
             parts.append([device.seconds(*ends) - mark for ends in itertools.pairwise(marks)])
     calls = (None, *program.training_step)
     each = 1e3 * np.median(parts, axis=0)
-    step_ms = None if shared else 1e3 * float(np.median(steps[-count:]))
+    step_ms = 1e3 * float(np.median(steps[-count:]))
     return InStep(step_ms, list(zip(calls, each.tolist(), strict=True)), 1e6 * mark)
 
 
@@ -129,34 +129,29 @@ def rows_of(engine: Engine, timed: InStep, roof: Roof) -> list[dict[str, Any]]:
 
 def add_joules(engine: Engine, rows: Sequence[dict[str, Any]]) -> None:
     """Add to each row what its calls take when they are repeated back to back, behind steps that
-    warm the GPU up: milliseconds, joules, and the GPU's power and clock."""
+    warm the GPU up: seconds, joules, and the GPU's power and clock."""
     of_key = by_key(engine, (None, *engine.program.training_step))
+    shared = engine.program.vector is not None  # ranks would have to take the steps together
+    before = None if shared else lambda: one_step(engine)
     for row in rows:
         its_calls = of_key[row["op"]]
         calls = [engine.bound[call] if call else engine.zero_gradients for call in its_calls]
         replay, count = batch(engine.device, calls)
-        found = energy.measure(engine.device, replay, lambda: one_step(engine))
+        found = energy.measure(engine.device, replay, before)
         if found is not None:
             share = len(calls) / count
-            row |= {"alone_ms": 1e3 * found.seconds * share, "joules": found.joules * share}
-            row |= {"watts": found.watts, "sm_mhz": found.sm_mhz}
+            row |= asdict(found)
+            row |= {"seconds": found.seconds * share, "joules": found.joules * share}
 
 
 def energy_of_step(engine: Engine, tokens: int) -> dict[str, Any]:
     """The entry of a result on the energy of a step that is repeated without a pause; no entry
     where nothing counts energy, or where ranks would have to repeat it together."""
-    if engine.program.vector is not None:
-        return {}
-    found = energy.measure(engine.device, lambda: one_step(engine))
+    shared = engine.program.vector is not None
+    found = None if shared else energy.measure(engine.device, lambda: one_step(engine))
     if found is None:
         return {}
-    each = {"step_ms": 1e3 * found.seconds, "joules": found.joules}
-    per_token = 1e6 * found.joules / tokens
-    return {
-        "energy": {
-            **each, "microjoules_per_token": per_token, "watts": found.watts, "sm_mhz": found.sm_mhz
-        }
-    }  # fmt: skip
+    return {"energy": {**asdict(found), "microjoules_per_token": 1e6 * found.joules / tokens}}
 
 
 def energy_in_words(device: str, result: Mapping[str, Any]) -> str:
@@ -166,7 +161,7 @@ def energy_in_words(device: str, result: Mapping[str, Any]) -> str:
     clock = "" if e["sm_mhz"] is None else f", SMs at {e['sm_mhz']:,.0f} MHz"
     return (
         f"{e['joules']:,.2f} J a step, {e['microjoules_per_token']:,.0f} uJ a token; repeated for "
-        f"seconds, a step takes {e['step_ms']:,.2f} ms, {e['watts']:,.0f} W{clock}"
+        f"seconds, a step takes {1e3 * e['seconds']:,.2f} ms, {e['watts']:,.0f} W{clock}"
     )
 
 

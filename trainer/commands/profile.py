@@ -16,6 +16,7 @@ One more step runs call by call with NVTX ranges, h3.ln_1 and the like, for Nsig
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ from ladder.core.common import files
 from ladder.core.common.errors import LadderError
 from ladder.core.contract.device import Device
 from ladder.core.contract.ladder import find
-from ladder.core.measure import results
+from ladder.core.measure import energy, results
 from ladder.core.measure.roofline import COMPUTE_BOUND
 from trainer.commands import collective_timing, gpu_condition
 from trainer.commands.op_timing import (
@@ -54,7 +55,7 @@ from trainer.engine.engine import Engine
 from trainer.engine.memory import scratch_needed
 from trainer.engine.rung_map import key_for, rung_of
 from trainer.flags import Flags
-from trainer.model.calls import Call, Collective, Fork, in_order
+from trainer.model.calls import Call, Collective, in_order
 from trainer.plots.style import GRID, INK
 from trainer.ranks.group import ALONE, Group
 from trainer.ranks.join import join
@@ -105,15 +106,20 @@ def measure(
     job = open_job(flags, "profile", group=group)
     engine = job.engine()
     with job.device.sensors() as sensors:
-        timed = time_in_step(engine, job.config.steps, sensors.begin)
-        step_ms = timed.step_ms
-        if step_ms is None:
+        if group.size == 1:
+            timed = time_in_step(engine, job.config.steps, sensors.begin)
+            step_ms, sensed = timed.step_ms, sensors.end()
+        else:
             step_ms = collective_timing.time_steps(job, engine, group, 1, sensors.begin)
-        sensed = sensors.end()
+            sensed = sensors.end()
+            timed = time_in_step(engine)
     ops = rows_of(engine, timed, roof := roof_of(job.device, job.config.real))
     for row in ops:
         row["scratch_bytes"] = _scratch_bytes(engine, row["op"])
+    trace = trace_of(engine, timed.parts)
     if joules:
+        if group.leads:
+            print(energy.forecast(job.device, len(ops)), file=sys.stderr)
         add_joules(engine, ops)
     spent = energy_of_step(engine, job.tokens)
     launches = sum(_launches(engine, call) for call in job.program.training_step)
@@ -143,7 +149,7 @@ def measure(
         "ops_ms": ops_ms,
         "gaps_ms": step_ms - exposed_ms - ops_ms,
         "mark_us": timed.mark_us,
-        "adds_up": job.device.marks_in_graphs and job.peers is None and not _forks(engine),
+        "adds_up": job.device.marks_in_graphs and job.program.last_backward == job.program.backward,
         "launches": launches,
         "empty_launch_us": _empty_launch_us(job.device),
         "floor_ms": sum(row["floor_ms"] for row in ops),
@@ -151,7 +157,7 @@ def measure(
         "memory": memory,
         "ops": ops,
     }
-    return profile, trace_of(engine, timed.parts, _title(profile))
+    return profile, {**trace, "otherData": {"step": _title(profile)}}
 
 
 def refuse_gap(p: dict[str, Any]) -> None:
@@ -162,11 +168,6 @@ def refuse_gap(p: dict[str, Any]) -> None:
             f"the same within {100 * MOST_GAP:g} %: something else used the GPU, or what a mark "
             f"costs ({p['mark_us']:.2f} us) is wrong. Nothing is written; measure again"
         )
-
-
-def _forks(engine: Engine) -> bool:
-    """Whether some calls of the backward pass go on beside others."""
-    return any(isinstance(item, Fork) for item in engine.program.last_backward)
 
 
 def _scratch_bytes(engine: Engine, key: str) -> int:
@@ -221,7 +222,7 @@ def show(p: dict[str, Any], screen: Display) -> None:
     for line in gpu_condition.lines(p):
         screen.say(line)
     screen.say(f"{energy_in_words(p['machine']['name'], p)}\n{data_in_words(p)}")
-    with_joules = any("joules" in row for row in p["ops"])
+    with_joules = all("joules" in row for row in p["ops"])
     rows = [
         (
             row["op"],
@@ -232,12 +233,12 @@ def show(p: dict[str, Any], screen: Display) -> None:
             f"{100 * row['floor_ms'] / row['ms']:.0f}",
             _rate(row),
             f"{row['scratch_bytes'] / 2**20:,.1f}",
-            *_energy_cells(row)[: 3 * with_joules],
+            *([f"{row['joules']:,.3f}", f"{row['watts']:,.0f}"] if with_joules else ()),
         )
         for row in p["ops"]
     ]
     columns = ("op", "rung>", "ms>", "% step>", "floor>", "% floor>", "rate>", "scratch MiB>")
-    screen.table((*columns, *("J>", "W>", "MHz>")[: 3 * with_joules]), rows)
+    screen.table((*columns, *("J>", "W>")[: 2 * with_joules]), rows)
     share = 100 * p["gaps_ms"] / p["step_ms"]
     used = f", alone {sum(row.get('joules', 0.0) for row in p['ops']):,.2f} J" * with_joules
     screen.say(
@@ -256,13 +257,6 @@ def show(p: dict[str, Any], screen: Display) -> None:
     total = sum(p["memory"].values())
     memory = [(kind, f"{size / 2**20:,.1f}") for kind, size in p["memory"].items()]
     screen.table(("memory", "MiB>"), [*memory, ("together", f"{total / 2**20:,.1f}")])
-
-
-def _energy_cells(row: dict[str, Any]) -> tuple[str, str, str]:
-    """Joules, watts and clock of an op that is repeated alone."""
-    mhz = f"{row['sm_mhz']:,.0f}" if row.get("sm_mhz") is not None else "-"
-    known = "joules" in row
-    return (f"{row['joules']:,.3f}", f"{row['watts']:,.0f}", mhz) if known else ("-", "-", "-")
 
 
 def _show_collectives(p: dict[str, Any], screen: Display) -> None:

@@ -24,7 +24,7 @@ Part = tuple[Call | None, float]
 Placed = tuple[Call | None, int, int]  # its first nanosecond, and that behind its last
 
 
-def trace_of(engine: Engine, parts: Iterable[Part], title: str) -> dict[str, Any]:
+def trace_of(engine: Engine, parts: Iterable[Part]) -> dict[str, Any]:
     """The content of a trace file. `parts`: as in InStep."""
     program = engine.program
     backward, update = set(op_calls(program.last_backward)), set(program.update)
@@ -47,7 +47,7 @@ def trace_of(engine: Engine, parts: Iterable[Part], title: str) -> dict[str, Any
             for item in items:
                 what, args = _about(engine, item[0])
                 events.append(_slice(what, name, [item], args, about))
-    return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": {"step": title}}
+    return {"traceEvents": events, "displayTimeUnit": "ms"}
 
 
 def _layer(call: Call | None) -> str:

@@ -177,9 +177,8 @@ def _add_joules(
     rungs: Sequence[Rung], rows: Sequence[dict[str, Any]], buffers: BufferSets, say: Say
 ) -> None:
     """Add to the row of each rung the energy of a call, the power and the clock."""
+    say(energy.forecast(buffers.device, 2 * len(rungs)), False)
     found = energy.in_turns(buffers.device, [buffers.bind(rung) for rung in rungs])
-    if not found:
-        say(energy.none_on(buffers.device.name), False)
     for rung, row, spent in zip(rungs, rows, found, strict=False):
         row |= spent
         used = f"{row['millijoules']:,.4g} mJ a call, {row['watts']:.0f} W"

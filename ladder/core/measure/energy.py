@@ -33,6 +33,14 @@ def none_on(device: str) -> str:
     return f"no joules: nothing counts the energy of {device}; NVML does on NVIDIA GPUs"
 
 
+def forecast(device: Device, turns: int) -> str:
+    """How long so many turns take, or why there will be none, for the user."""
+    with device.sensors() as sensors:
+        if not sensors.counts_energy:
+            return none_on(device.name)
+    return f"joules: {turns} turns, about {turns * (WARM_UP + SETTLE + SECONDS):,.0f} seconds"
+
+
 def measure(
     device: Device, work: Callable[[], None], before: Callable[[], None] | None = None
 ) -> Energy | None:

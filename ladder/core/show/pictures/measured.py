@@ -72,10 +72,10 @@ def found(op: str, **which: str) -> Measured:
 
 
 def digest(op: str, **which: str) -> str:
-    """Changes with any number of the measurement."""
+    """Changes with any number that the pictures show."""
     shown = found(op, **which)
     fields = [dataclasses.asdict(row) for row in shown.rows]
-    rows = json.dumps([{k: v for k, v in row.items() if k != "tf32"} for row in fields])
+    rows = json.dumps([{k: v for k, v in row.items() if k not in ("tf32", "mj")} for row in fields])
     roof = json.dumps([shown.measurement["roof"], shown.product])
     return cache.digest("measured", shown.title, rows, roof)[:12]
 
