@@ -170,19 +170,6 @@ __device__ __forceinline__ void tma_load_2d(
         : "memory");
 }
 
-// The same for a tile that no block reads again: L2 evicts it first, and keeps what is read again.
-__device__ __forceinline__ void tma_load_2d_evict_first(
-    void* tile, const TensorMap* map, Mbarrier* barrier, int x, int y) {
-    unsigned long long policy;
-    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
-    asm volatile(
-        "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
-        ".L2::cache_hint [%0], [%1, {%3, %4}], [%2], %5;"
-        ::"r"(shared_address(tile)), "l"(map), "r"(shared_address(barrier)), "r"(x), "r"(y),
-          "l"(policy)
-        : "memory");
-}
-
 // The same with `.multicast::cluster`: one read of the array fills the tile at the same address in
 // several blocks of the cluster, those whose bit (1 << rank) is set in `blocks`. The barrier of
 // each of these blocks counts the bytes.

@@ -41,10 +41,6 @@ __forceinline__ void tma_load_2d(
     void *tile, const TensorMap *map, Mbarrier *barrier, int x, int y) {
     emulator::emulator_tile_load(tile, map, barrier, x, y, 0);
 }
-__forceinline__ void tma_load_2d_evict_first(
-    void *tile, const TensorMap *map, Mbarrier *barrier, int x, int y) {
-    tma_load_2d(tile, map, barrier, x, y);
-}
 __forceinline__ void tma_load_2d_multicast(
     void *tile, const TensorMap *map, Mbarrier *barrier, int x, int y, int blocks) {
     emulator::emulator_tile_load(tile, map, barrier, x, y, blocks);
