@@ -58,7 +58,10 @@ def did_you_mean(typed: str, known: Iterable[str]) -> str:
 
 def version() -> str:
     """The version that is installed."""
-    return importlib.metadata.version("kernel-ladder")
+    try:
+        return importlib.metadata.version("kernel-ladder")
+    except importlib.metadata.PackageNotFoundError:
+        return "a checkout that is not installed"
 
 
 def replace_unprintable() -> None:
