@@ -272,6 +272,10 @@ __device__ __forceinline__ void wgmma_pin(unsigned (&registers)[SIZE][4]) {
 #pragma unroll
     for (int i = 0; i < 4 * SIZE; i++) asm volatile("" : "+r"(registers[i / 4][i % 4])::"memory");
 }
+// Emits no instruction. What follows from x is computed after this, each time: the compiler does not
+// compute it once, before a loop, and keep it in registers.
+__device__ __forceinline__ void compute_here(int& x) { asm volatile("" : "+r"(x)); }
+
 // `wgmma.wait_group`: waits until at most PENDING groups are in flight. After that the accumulators
 // `results` may be read. Without the wait they hold unfinished sums. Registers that are operands of
 // a `wgmma` and were changed before it must be pinned before wgmma_fence.

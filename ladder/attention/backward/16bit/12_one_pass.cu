@@ -1,11 +1,10 @@
 // attention backward, 16bit rung 12: one pass, each persistent block has a whole head
 // Before: in rung 11, two kernels compute scores and dprobs: seven products instead of five.
-// Change: one persistent kernel, with one block of four warpgroups on an SM. It has a head at a
-//         time, and of it two tiles of keys, a pair. Two consumer warpgroups have a tile each, for
-//         dk and dv. They hand dscores to a third, which multiplies them with k. Its sums for dq
-//         wait for the next pair in a scratch of float32 that L2 keeps. A thread loads only what
-//         it stored itself: no atomics, nothing to clear, the same bits every time.
-// Expect: five products for seven, half of the exponentials, where there are more heads than SMs.
+// Change: one persistent kernel, a block of four warpgroups on each SM. It has a head at a time, of
+//         that two tiles of keys, a pair. Two warpgroups have a tile each, for dk and dv. They hand
+//         dscores to a third, which multiplies them with k. Its sums for dq wait for the next pair
+//         in a float32 scratch in L2. A thread loads what it stored itself: no atomics.
+// Expect: five products for seven, half of the exponentials; with fewer heads than SMs, idle SMs.
 // Needs:  real in (float16, bfloat16); sm == 90; warp == 32; HS == 64; T <= 4096
 // Define: HS = C // NH; STEP = 64; STEPS = ceil_div(T, STEP); PAIRS = ceil_div(STEPS, 2);
 //         IN_ROW = NH; HEADS = B * NH; GRID = min(HEADS, multiprocessors); STAGES = 3;
@@ -17,14 +16,13 @@
 // Rounds: probs and dscores, factors of the gradients
 // After:  16bit-11
 // Rewrite: one kernel with warpgroups of different roles instead of two kernels.
-// Left:   few heads leave SMs idle; where sequences are long, L2 cannot keep the scratch.
+// Left:   long sequences, whose scratch L2 does not keep.
 
 #include "fast_math.cuh"
 #include "wgmma_real.cuh"
 
-constexpr int TILE = STEP * 64;  // elements of a tile; each row has 64 channels
+constexpr int TILE = STEP * 64, ROWS = STEPS * STEP;  // TILE: elements; 64 channels in each row
 constexpr int ACROSS = TILE * sizeof(real);  // selects MN-major; any stride will do for a lone tile
-constexpr int ROWS = STEPS * STEP;
 
 // Swizzle: the position of 16-byte piece p of a row in a tile, as wgmma expects it.
 __device__ __forceinline__ int place(int row, int p) { return row * 64 + (p ^ row % 8) * VECTOR; }
@@ -59,6 +57,7 @@ template <bool TRANSPOSED>
 __device__ __forceinline__ void store_rows(real* head, const float (&d)[32], float factor,
                                            real* tile, int row, int T, int step) {
     int lane = lane_id(), y = warp_id() % 4 * 16;  // y: the warp's first row of the tile
+    compute_here(lane), compute_here(y);  // addresses of all iterations would fill the registers
     auto meet = [] { TRANSPOSED ? named_barrier(3, 128) : __syncwarp(); };  // writers and readers
     meet();  // what was stored there before has been read
 #pragma unroll
@@ -102,7 +101,7 @@ extern "C" __global__ void __launch_bounds__(512, 1) attention_backward(
     float4* far = reinterpret_cast<float4*>(sums) + (size_t)blockIdx.x * STEPS * TILE / 4;
     float4* near = reinterpret_cast<float4*>(rows + 4 * ROWS) - FAR * TILE / 4;
     int lane = lane_id(), t = lane % 4, y = warp_id() % 4 * 16;  // y: a warp's first row of a tile
-    if (threadIdx.x == 0) {  // counts: a thread, or the warps that arrive
+    if (threadIdx.x == 0) {  // counts: a thread, or warps
         for (int i = 0; i < STAGES; i++) mbarrier_init(&full[i], 1), mbarrier_init(&empty[i], 8);
         for (int i = 0; i < 2; i++) {
             mbarrier_init(&keys_full[i], 1), mbarrier_init(&keys_empty[i], 12);
@@ -112,8 +111,7 @@ extern "C" __global__ void __launch_bounds__(512, 1) attention_backward(
         mbarrier_init(&head_late, 8);
     }
     __syncthreads();  // the barriers are initialized before any thread waits on them
-    Ring<STAGES> now;    // of q and dy
-    Ring<2> pair, turn;  // of k and v; of dscores
+    Ring<STAGES> now; Ring<2> pair, turn;  // of q and dy; of k and v; of dscores
     int warp = warp_uniform(warp_id()), role = warp / 4;  // role: the warpgroup's
 
     if (role == 0) {
@@ -169,9 +167,13 @@ extern "C" __global__ void __launch_bounds__(512, 1) attention_backward(
     }
 
     if (role == 1) {  // dq.T += k.T @ dscores.T, pair after pair
+        far += threadIdx.x % 128, near += threadIdx.x % 128;  // what this thread has stored
+        auto sums_of = [&](int i) { return (i < FAR ? far : near) + i * TILE / 4; };
         for (int n = blockIdx.x; n < HEADS; n += GRID) {
             real* dq = dqkv + (size_t)(n / IN_ROW * T) * 3 * C + n % IN_ROW * HS;  // (T, HS)
             float d[32];  // (64 channels, STEP queries)
+            float4(&sum)[8] = reinterpret_cast<float4(&)[8]>(d), ahead[8];  // of the next step
+            bool stays = false;  // the next step has the same queries
             for (int g = PAIRS - 1; g >= 0; g--, pair.next()) {
                 unsigned factors[2][STEP / 16][4];  // k.T: this warp's 16 channels
                 mbarrier_wait(&keys_full[pair.index], pair.parity);
@@ -183,14 +185,15 @@ extern "C" __global__ void __launch_bounds__(512, 1) attention_backward(
                 mbarrier_arrive_warp(&keys_empty[pair.index]);
                 for (int s = 0; s < STEPS - 2 * g; s++, turn.next()) {
                     int i = query_tile(g, s);
-                    bool first = i < 2 * g + 2;       // no earlier pair has begun these sums
-                    bool turn_here = i == STEPS - 1;  // an odd pair leaves them in d for the next
-                    float4* here = (i < FAR ? far : near) + i * TILE / 4 + threadIdx.x % 128;
+                    bool begun = i >= 2 * g + 2;  // by an earlier pair
 #pragma unroll
-                    for (int j = 0; j < 8 && (first || g % 2 == 1 || !turn_here); j++) {
-                        float4 x = first ? float4{} : here[j * 128];
-                        d[4 * j] = x.x, d[4 * j + 1] = x.y, d[4 * j + 2] = x.z, d[4 * j + 3] = x.w;
-                    }
+                    for (int j = 0; j < 8 && !stays; j++) sum[j] = begun ? ahead[j] : float4{};
+                    int next_g = s + 1 < STEPS - 2 * g ? g : g - 1;
+                    int next = query_tile(next_g, next_g == g ? s + 1 : 0);
+                    stays = next == i && g > 0;
+                    bool load = next_g >= 0 && next >= 2 * next_g + 2 && !stays;
+#pragma unroll
+                    for (int j = 0; j < 8 && load; j++) ahead[j] = sums_of(next)[j * 128];
                     const real* now_ds = ds + 2 * turn.index * TILE;
                     mbarrier_wait(&dscores_full[turn.index], turn.parity);
                     if (i > 2 * g) add(d, factors[1], now_ds + TILE);  // the second keys, if seen
@@ -202,9 +205,7 @@ extern "C" __global__ void __launch_bounds__(512, 1) attention_backward(
                         continue;
                     }
 #pragma unroll
-                    for (int j = 0; j < 8 && (g % 2 == 0 || !turn_here); j++) {
-                        here[j * 128] = {d[4 * j], d[4 * j + 1], d[4 * j + 2], d[4 * j + 3]};
-                    }
+                    for (int j = 0; j < 8 && !stays; j++) sums_of(i)[j * 128] = sum[j];
                 }
             }
         }
@@ -218,10 +219,9 @@ extern "C" __global__ void __launch_bounds__(512, 1) attention_backward(
     float probs[STEP / 2], dscores[STEP / 2];  // transposed: (64 keys, STEP queries)
     auto skip = [&] {  // a step whose queries all precede this warpgroup's keys
         mbarrier_wait(&full[now.index], now.parity);
-        mbarrier_arrive_warp(&empty[now.index]);
+        mbarrier_arrive_warp(&empty[now.index]), now.next();
         mbarrier_wait(&dscores_empty[turn.index], turn.parity ^ 1);
-        mbarrier_arrive_warp(&dscores_full[turn.index]);
-        now.next(), turn.next();
+        mbarrier_arrive_warp(&dscores_full[turn.index]), turn.next();
     };
     auto start_scores = [&] {
         mbarrier_wait(&full[now.index], now.parity);  // the copies have arrived

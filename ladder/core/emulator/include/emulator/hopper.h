@@ -33,6 +33,7 @@ __forceinline__ void cluster_barrier() {
     emulator::emulator_named_barrier(emulator::CLUSTER_BARRIER, 0);
 }
 // Here every thread has all the registers that it needs.
+__forceinline__ void compute_here(int &) {}
 template <int COUNT>
 __forceinline__ void fewer_registers() {}
 template <int COUNT>
