@@ -43,7 +43,7 @@ struct Part { int tile, first, last; };
 
 // Finds the block's part number `turn`. Returns false after the last. Neighbouring blocks have the
 // same part of neighbouring tiles, so they read the same rows, and WIDE of them the same columns of
-// dout. However wide dout is, memory gives it once.
+// dout. These need come from memory only once.
 __device__ __forceinline__ bool find_part(int turn, Part& part) {
     int i = turn * gridDim.x + blockIdx.x, number = i / TILES;
     part = {i % TILES, number * SHARE, min((number + 1) * SHARE, STEPS)};
