@@ -41,7 +41,7 @@ IN_MAKE_TEST = (2, 4)  # of these: most tiles to a block, and shares that end wi
 @each(
     ("matmul.forward", (13, 14, 15, "16bit-15b", 16, 18)),
     ("matmul.backward_input", (13, 14)),
-    ("matmul.backward_weight", (12, 13, 14, 15, 16)),
+    ("matmul.backward_weight", (12, 13, 14, 15, 16, 17)),
     ("matmul.backward_weight_bias", ("16bit-4", 5, 6, 7, 8, 9)),
     ("matmul_gelu.forward", ("16bit-8", 11)),
     ("matmul_gelu.backward_input", ("16bit-5", 6)),
