@@ -23,8 +23,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ladder.core.call.arrays import as_array, device_name
-from ladder.core.call.torch_ops import TORCH, capturing
+from ladder.core.call.arrays import Place, as_array, device_name, place_of
+from ladder.core.call.torch_ops import TORCH
 from ladder.core.common.errors import LadderError
 from ladder.core.contract.binding import Binder, Run, binder
 from ladder.core.contract.ladder import find
@@ -40,8 +40,7 @@ from trainer.model.program import build
 from trainer.open import open_machine
 
 IGNORED = -100  # the target of a row that does not count
-DINPUT = "matmul.backward_input"
-MOST_KEPT = 8  # places of the gradients for which the passes are bound
+MOST_KEPT = 16  # parts that are bound to a memory, by where the gradients are
 
 
 def swap(model: Any, **flags: Any) -> Any:
@@ -72,7 +71,6 @@ def swap(model: Any, **flags: Any) -> Any:
             parameters[-1].data = parameters[-1].data.t().contiguous().t()
     ours, old = GPT2(config, parameters, across, **flags), model.forward
 
-    @torch.compiler.disable
     def forward(input_ids: Tensor | None = None, labels: Tensor | None = None, **more: Any) -> Any:
         known = {"use_cache": (True, False), "return_dict": (True,), "logits_to_keep": (0,)}
         more = {key: value for key, value in more.items() if value is not None}
@@ -86,7 +84,7 @@ def swap(model: Any, **flags: Any) -> Any:
         loss, logits = ours(input_ids, labels, model.training)
         return CausalLMOutputWithCrossAttentions(loss=loss, logits=logits)
 
-    model.forward = forward
+    model.forward = torch.compiler.disable(forward)
     return model
 
 
@@ -103,19 +101,14 @@ class GPT2:
         self, config: GPT2Config, parameters: Sequence[Tensor], across: Sequence[bool], **flags: Any
     ) -> None:
         self.config, self.parameters, self.across = config, [*parameters], [*across]
-        self.where = parameters[0].device
+        gpu = place_of(parameters[0]).gpu
         for p in parameters:
-            if p.dtype != torch.float32 or p.device != self.where:
-                raise LadderError(
-                    f"a parameter is {p.dtype} on {p.device}, not float32 on {self.where}"
-                )
-        default = {} if self.where.type == "cuda" else {"dtype": "fp32", "rungs": "reference"}
-        typed = {"device": device_name(self.where.index), **default, **flags}
-        self.machine = open_machine(Flags(**typed))
+            if p.dtype != torch.float32 or place_of(p).gpu != gpu:
+                raise LadderError(f"parameters must be float32 in one place, not {p.dtype}")
+        default = {"dtype": "fp32", "rungs": "reference"} if gpu is None else {}
+        self.machine = open_machine(Flags(**{"device": device_name(gpu), **default, **flags}))
         if self.machine.choice.dtype == "fp16":
-            raise LadderError(
-                "in fp16 the gradients of the logits would vanish: choose dtype='bf16'"
-            )
+            raise LadderError("in fp16, gradients of the logits vanish: choose dtype='bf16'")
         self._passes: dict[tuple[int, ...], _Passes] = {}
 
     def __call__(
@@ -130,36 +123,35 @@ class GPT2:
         if targets is not None:
             bad |= (targets != IGNORED) & ((targets < 0) | (targets >= self.config.vocab))
         torch._assert_async(~bad.any(), f"a token is none of {self.config.vocab}")
-        shape = (*tokens.shape,)
-        if shape not in self._passes:
-            if capturing(self.where):
-                raise LadderError(f"call the model once at the shape {shape} before it is captured")
+        if (shape := (*tokens.shape,)) not in self._passes:
+            if place_of(tokens).recorded:
+                raise LadderError(f"call the model once at the shape {shape} before it is recorded")
             self._passes[shape] = _Passes(self, *shape)
-        args = self._passes[shape], tokens, targets, training and self.config.has_dropout
+        passes = self._passes[shape]
+        args = tokens, targets, training and self.config.has_dropout
         if torch.is_grad_enabled() and any(p.requires_grad for p in self.parameters):
-            loss, logits = _Differentiated.apply(*args, *self.parameters)
+            loss, logits = _Differentiated.apply(passes, *args, *self.parameters)
             return loss, logits
         with torch.no_grad():
-            kept, _, loss, logits = args[0].forward(*args[1:], keeps_logits=True)
-            args[0].free[args[0].stream()].append(kept)
+            kept, _, loss, logits = passes.forward(*args, with_logits=True)
+            passes.free[place_of(tokens)].append(kept)
         return loss, logits
 
 
 class _Memory:
-    """The buffers of some kinds in one piece of PyTorch's memory."""
+    """The buffers of some kinds in one piece of PyTorch's memory, zeros at first."""
 
     def __init__(self, passes: _Passes, *kinds: str) -> None:
-        layout, self._all, arenas = passes.layout, passes.program.buffers, {}
-        sizes = {a: n * a[1].itemsize for a, n in layout.sizes.items() if a[0] in kinds}
-        where, self.runs = passes.model.where, dict[Any, list[Run]]()
-        # What is added to, and what nobody writes between two parameters, begins at 0.
+        sizes = {a: n * a[1].itemsize for a, n in passes.layout.sizes.items() if a[0] in kinds}
+        where = passes.model.parameters[0].device
         self.bytes = torch.zeros(sum(sizes.values()), dtype=torch.uint8, device=where)
-        pieces = self.bytes.split([*sizes.values()])
-        for arena, piece in zip(sizes, pieces, strict=True):
+        arenas = {}
+        for arena, piece in zip(sizes, self.bytes.split([*sizes.values()]), strict=True):
             arenas[arena] = as_array(piece.view(TORCH[arena[1]]), passes.device, arena[0])
-        self.arrays = views(passes.program, passes.real, layout, arenas)
+        self.arrays = views(passes.program, passes.real, passes.layout, arenas)
+        self.runs: dict[Any, list[Run]] = {}  # what was bound to it, by part of the program
 
-    def tensor(self, name: str) -> Tensor:
+    def __getitem__(self, name: str) -> Tensor:
         """A buffer as a tensor."""
         array = self.arrays[name]
         start = address(array) - self.bytes.data_ptr()
@@ -168,129 +160,119 @@ class _Memory:
 
 
 class _Passes:
-    """The passes of a model at one shape."""
+    """The passes of a model at one shape: parts of the trainer's program."""
 
     def __init__(self, model: GPT2, B: int, T: int) -> None:
         machine = model.machine
-        options = {"master_weights": False}
         kernels = machine.choose(
-            lambda B, fusions: build(model.config, B, T, fusions=fusions, **options), B
+            lambda B, fusions: build(model.config, B, T, fusions=fusions, master_weights=False), B
         )
         self.model, self.program, self.rungs = model, kernels.program, kernels.rungs
         self.device: Any = machine.device
+        self.device.free_unused()  # what choosing has left
         self.real = machine.choice.real
         self.layout = memory.lay_out(self.program, self.real)
         *forward, loss = self.program.forward
-        backward = self.program.backward
-        head = 1 + [(call.where, call.op) for call in backward].index(("lm_head", DINPUT))
+        backward, DINPUT = self.program.backward, ("lm_head", "matmul.backward_input")
+        head = 1 + [(call.where, call.op) for call in backward].index(DINPUT)
         self.parts = {
-            "forward": forward,
-            "predict": self.program.predict,
-            "loss": [loss],
-            "head": backward[:head],
-            "layers": backward[head:],
+            **{"forward": forward, "predict": self.program.predict, "loss": [loss]},
+            **{"head": backward[:head], "layers": backward[head:]},
         }
-        calls = [call for part in self.parts.values() for call in part]
         # A kernel may start while the one before it ends, unless it would read too early.
         self._overlaps = not any([*early_reads(part, self.rungs)] for part in self.parts.values())
+        calls = [call for part in self.parts.values() for call in part]
         needed = memory.scratch_needed(calls, self.device, self.real, self.rungs)
         self._scratch = Scratch(self.device, needed)
-        self._bind = functools.cache(self._binder)
-        self.free: dict[Any, list[_Memory]] = defaultdict(list)  # by stream
+        self._binder = functools.cache(self._binder_of)
+        self.free: dict[Place, list[_Memory]] = defaultdict(list)  # that no backward pass needs
         self._weights = _Memory(self, "parameter")  # in the type of the run
-        self._cast = [*self._each(self._weights)]
+        self._cast = [*self._each(self._weights, "")]
 
-    def _each(self, held: _Memory, d: str = "") -> Iterator[Tensor]:
-        """Parameters or gradients, as the model has them."""
+    def _each(self, held: _Memory, d: str) -> Iterator[Tensor]:
+        """Parameters or, with "d", gradients, as the model has them."""
         across = iter(self.model.across)
         for name, parameter in self.model.config.parameters().items():
-            whole = held.tensor(d + name)
-            whole = whole[: self.model.config.vocab] if name == "wte" else whole
+            whole = held[d + name][: self.model.config.vocab if name == "wte" else None]
             for tensor in whole if parameter.stacked else [whole]:
                 yield tensor.t() if next(across) else tensor
 
-    def stream(self) -> tuple[int, bool]:
-        """The current one, and whether it is recorded."""
-        if not self.device.is_gpu:
-            return 0, False
-        index = self.model.where.index
-        return torch._C._cuda_getCurrentRawStream(index), torch.cuda.is_current_stream_capturing()
-
     def forward(
-        self, tokens: Tensor, targets: Tensor | None, dropout: bool, keeps_logits: bool
+        self, tokens: Tensor, targets: Tensor | None, dropout: bool, with_logits: bool
     ) -> tuple[_Memory, Tensor | None, Tensor | None, Tensor | None]:
         """The memory that the backward pass needs, which targets count, loss and logits."""
         torch._foreach_copy_(self._cast, self.model.parameters)
-        recorded = self.stream()[1]
-        # A graph keeps the memory that it was recorded with.
-        pools = [self.free[self.stream()], *(self.free.values() if recorded else ())]
-        pool = next((pool for pool in pools if pool), None)
+        pools, place = [self.free[place_of(tokens)]], place_of(tokens)
+        if place.recorded:  # a graph keeps the memory that it was recorded with
+            pools += self.free.values()
+        pool = next(filter(None, pools), None)
         kept = pool.pop() if pool else _Memory(self, "input", "activation", "scratch")
-        kept.tensor("tokens").copy_(tokens)
+        kept["tokens"].copy_(tokens)
         if dropout:
             words = torch.randint(-(2**31), 2**31, (4,), device=tokens.device)
-            kept.tensor("rng").view(torch.int32).copy_(words)
-        self.run("forward" if dropout else "predict", kept)
+            kept["rng"].view(torch.int32).copy_(words)
+        self._run(place, "forward" if dropout else "predict", kept)
         logits = valid = loss = None
-        if keeps_logits:
-            logits = kept.tensor("logits")[..., : self.model.config.vocab].clone()
+        if with_logits:
+            logits = kept["logits"][..., : self.model.config.vocab].clone()
         if targets is not None:
             valid = targets != IGNORED
             each = 1 / valid.sum().clamp(min=1)
-            kept.tensor("dloss").copy_(each)
-            kept.tensor("targets").copy_(torch.where(valid, targets, 0))
-            self.run("loss", kept)
-            loss = torch.where(valid, kept.tensor("losses"), 0).sum() * each
+            kept["dloss"].copy_(each)
+            kept["targets"].copy_(torch.where(valid, targets, 0))
+            self._run(place, "loss", kept)
+            loss = torch.where(valid, kept["losses"], 0).sum() * each
         return kept, valid, loss, logits
 
     def backward(
-        self, kept: _Memory, valid: Tensor | None, dloss: Tensor | None, dlogits: Tensor | None
+        self, kept: _Memory, valid: Tensor | None, dloss: Any, dlogits: Any
     ) -> Iterator[Tensor]:
         """The gradients of all parameters."""
-        gradients = _Memory(self, "gradient")
-        if dlogits is not None:
-            logits = kept.tensor("logits")
-            logits[..., : self.model.config.vocab] = dlogits
-            logits[..., self.model.config.vocab :] = 0
-            self.run("head", kept, gradients)
-        else:  # All that follows is linear in what a row counts: it enters here, where it is small.
+        gradients, place, V = (
+            _Memory(self, "gradient"),
+            place_of(kept.bytes),
+            self.model.config.vocab,
+        )
+        if valid is None:
+            kept["logits"][..., :V] = dlogits
+            kept["logits"][..., V:] = 0
+            self._run(place, "head", kept, gradients)
+        else:  # What a row counts comes in behind the logits: they are much larger.
             counts = (valid * dloss)[..., None]
-            kept.tensor("lnf").mul_(counts)
-            self.run("head", kept, gradients)
-            kept.tensor("dln").mul_(counts)
-        self.run("layers", kept, gradients)
-        self.free[self.stream()].append(kept)
+            kept["lnf"].mul_(counts)
+            self._run(place, "head", kept, gradients)
+            kept["dln"].mul_(counts)
+        self._run(place, "layers", kept, gradients)
+        self.free[place].append(kept)
         return self._each(gradients, "d")
 
-    def run(self, part: str, kept: _Memory, gradients: _Memory | None = None) -> None:
-        key = part, gradients.bytes.data_ptr() if gradients and self.device.is_gpu else 0
-        stream, recorded = self.stream()
-        lent = self.device.on if self.device.is_gpu else lambda *_: contextlib.nullcontext()
-        with lent(stream):
-            if key not in kept.runs or (gradients and not self.device.is_gpu):
-                if len(kept.runs) > MOST_KEPT:
+    def _run(self, place: Place, part: str, kept: _Memory, extra: _Memory | None = None) -> None:
+        lent = contextlib.nullcontext if place.stream is None else self.device.on
+        key = part, extra.bytes.data_ptr() if extra else 0
+        with lent(place.stream):
+            if key not in kept.runs or place.stream is None:  # NumPy's arrays would keep `extra`
+                if len(kept.runs) >= MOST_KEPT:
                     kept.runs.clear()
-                arrays = (
-                    self._weights.arrays | kept.arrays | (gradients.arrays if gradients else {})
-                )
+                arrays = self._weights.arrays | kept.arrays | (extra.arrays if extra else {})
                 kept.runs[key] = [self._bound(call, arrays) for call in self.parts[part]]
             first, *others = kept.runs[key]
             first()  # behind a kernel of PyTorch's
-        with lent(stream, recorded and self._overlaps):
+            if place.recorded:
+                self.device.recording = self._overlaps
             for run in others:
                 run()
 
     def _bound(self, call: Call, arrays: Mapping[str, Any]) -> Run:
-        named = {}
+        named: dict[str, Any] = {}
         for arg, ref in zip(find(call.op).op.args, call.args, strict=True):
-            array = None if ref is None else arrays[ref[0]]
-            if array is not None and ref[1] is not None:
-                array = array[ref[1]]
-            named[arg.name] = None if array is None else array.reshape(arg.resolve_shape(call.dims))
+            named[arg.name] = None
+            if ref is not None:
+                array = arrays[ref[0]] if ref[1] is None else arrays[ref[0]][ref[1]]
+                named[arg.name] = array.reshape(arg.resolve_shape(call.dims))
         self._scratch.rewind()
-        return self._bind(call)(named, call.scalars, self._scratch.take)
+        return self._binder(call)(named, call.scalars, self._scratch.take)
 
-    def _binder(self, call: Call) -> Binder:
+    def _binder_of(self, call: Call) -> Binder:
         op = find(call.op).op
         return binder(op, rung_of(self.rungs, call), self.device, op.real_in(self.real), call.dims)
 
@@ -300,9 +282,9 @@ class _Differentiated(torch.autograd.Function):  # type: ignore[misc]
     def forward(
         ctx: Any, passes: _Passes, tokens: Tensor, targets: Any, dropout: bool, *parameters: Tensor
     ) -> Any:
-        keeps = targets is None
-        ctx.kept, ctx.valid, loss, logits = passes.forward(tokens, targets, dropout, keeps)
+        found = passes.forward(tokens, targets, dropout, with_logits=targets is None)
         ctx.passes, ctx.versions = passes, [p._version for p in parameters]
+        ctx.kept, ctx.valid, loss, logits = found
         return loss, logits
 
     @staticmethod
@@ -312,6 +294,6 @@ class _Differentiated(torch.autograd.Function):  # type: ignore[misc]
         if ctx.versions != [p._version for p in ctx.passes.model.parameters]:
             raise RuntimeError("a parameter was changed between the forward and the backward pass")
         kept, ctx.kept = ctx.kept, None
-        found = ctx.passes.backward(kept, ctx.valid, dloss, dlogits)
-        needed = ctx.needs_input_grad[4:]
-        return *[None] * 4, *(g if need else None for g, need in zip(found, needed, strict=True))
+        gradients = ctx.passes.backward(kept, ctx.valid, dloss, dlogits)
+        pairs = zip(gradients, ctx.needs_input_grad[4:], strict=True)
+        return *[None] * 4, *(gradient if needed else None for gradient, needed in pairs)

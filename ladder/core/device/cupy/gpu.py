@@ -102,15 +102,12 @@ class CupyGpu:
         self._lent = threading.RLock()
 
     @contextlib.contextmanager
-    def on(self, stream: int, recording: bool = False) -> Iterator[None]:
-        """Submit to another library's stream, given by its handle, instead of this device's own; one
-        thread at a time, since PyTorch differentiates in threads of its own.
-
-        recording  whether that library records a graph on it
-        """
+    def on(self, stream: int) -> Iterator[None]:
+        """Submit to another library's stream, given by its handle, instead of this device's own.
+        One thread at a time does, since PyTorch differentiates in threads of its own."""
         with self._lent:
             before = self.stream, self.recording
-            self.stream, self.recording = self._external(stream), recording
+            self.stream, self.recording = self._external(stream), False
             try:
                 yield
             finally:
