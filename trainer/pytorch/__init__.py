@@ -5,6 +5,6 @@ kl.swap(model)                     transformers' GPT-2 computes with the kernels
 """
 
 from ladder.core.call.torch_ops import op
-from trainer.pytorch.gpt2 import GPT2, swap
+from trainer.pytorch.gpt2 import GPT2, IGNORED, swap
 
-__all__ = ["GPT2", "op", "swap"]
+__all__ = ["GPT2", "IGNORED", "op", "swap"]
