@@ -10,12 +10,13 @@ import kernel_ladder
 from ladder.core.call import arrays
 from ladder.core.common.errors import LadderError
 from tests.ladder.core.call.by_address import ByAddress
-from tests.trainer.tiny import SHAPE
+from tests.trainer.tiny import SHAPE, add_size
 from trainer.commands import torch_gpt2
 from trainer.model.program import initial_parameters
 
 torch = pytest.importorskip("torch")
 kl = kernel_ladder.torch
+gpu_in_torch = pytest.importorskip("tests.gpu_in_torch")
 
 pytestmark = [pytest.mark.torch, pytest.mark.emulator]
 
@@ -144,6 +145,15 @@ def test_what_would_be_wrong_is_refused():
         models(dtype="fp16")
     with pytest.raises(LadderError, match="must be float32"):
         kl.GPT2(SHAPE, [p.half() for p in flat], [False] * len(flat))
+
+
+def test_the_comparison_on_a_gpu_runs(monkeypatch, capsys):
+    add_size(monkeypatch, "d2", layers=2, channels=32, heads=2)
+    flags = ["steps", "-e", "d2", "-t", "8", "--device", "cpu"]
+    assert gpu_in_torch.main(flags) == 0
+    monkeypatch.setitem(gpu_in_torch.TOLERANCE, "bf16", 1e-3)
+    assert gpu_in_torch.main(flags) == 1
+    assert "bf16 graph" in capsys.readouterr().out
 
 
 def their_model(**settings):

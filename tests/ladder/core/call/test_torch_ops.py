@@ -1,5 +1,8 @@
 """Rungs as ops of PyTorch, on the emulator: opcheck, and values and gradients beside PyTorch's."""
 
+import re
+from pathlib import Path
+
 import pytest
 
 import kernel_ladder
@@ -138,6 +141,17 @@ def test_load_takes_tensors_as_they_are():
     out, mean, rstd = torch.empty_like(x), torch.empty(B, T), torch.empty(B, T)
     kernel_ladder.load("layernorm.forward", "warp_per_row")(out, mean, rstd, x, w, b)
     torch.testing.assert_close(out, F.layer_norm(x, (C,), w, b), rtol=2**-7, atol=2**-7)
+
+
+def test_the_examples_of_the_page_run():
+    page = (Path(__file__).parents[4] / "doc/torch.md").read_text(encoding="utf-8")
+    names = {}
+    for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL)[:2]:
+        exec(block, names)
+    torch.testing.assert_close(
+        names["out"], F.layer_norm(names["x"], (64,), names["weight"], names["bias"])
+    )
+    assert names["x"].grad is not None
 
 
 @pytest.fixture
