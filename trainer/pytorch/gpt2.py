@@ -58,7 +58,8 @@ def swap(model: Any, **flags: Any) -> Any:
 
     c, where = model.config, Path("model.config")
     config = config_of(c.to_dict(), where)
-    if not isinstance(config, GPT2Config) or c.embd_pdrop != c.resid_pdrop:
+    tied = model.lm_head.weight is model.transformer.wte.weight
+    if not isinstance(config, GPT2Config) or not tied or c.embd_pdrop != c.resid_pdrop:
         raise LadderError(f"{where}: it must be GPT-2, with embd_pdrop and resid_pdrop the same")
     config = replace(config, dropout=c.resid_pdrop, attention_dropout=c.attn_pdrop)
     form = config.hugging_face
@@ -101,9 +102,9 @@ class GPT2:
         self, config: GPT2Config, parameters: Sequence[Tensor], across: Sequence[bool], **flags: Any
     ) -> None:
         self.config, self.parameters, self.across = config, [*parameters], [*across]
-        gpu = place_of(parameters[0]).gpu
+        self.where, gpu = parameters[0].device, place_of(parameters[0]).gpu
         for p in parameters:
-            if p.dtype != torch.float32 or place_of(p).gpu != gpu:
+            if p.dtype != torch.float32 or p.device != self.where:
                 raise LadderError(f"parameters must be float32 in one place, not {p.dtype}")
         default = {"dtype": "fp32", "rungs": "reference"} if gpu is None else {}
         self.machine = open_machine(Flags(**{"device": device_name(gpu), **default, **flags}))
@@ -119,6 +120,8 @@ class GPT2:
 
         training  whether dropout acts, if the model has any
         """
+        if not tokens.device == self.where == self.parameters[0].device:
+            raise LadderError(f"the tokens are not on {self.where}; move a model before the swap")
         bad = (tokens < 0) | (tokens >= self.config.vocab)
         if targets is not None:
             bad |= (targets != IGNORED) & ((targets < 0) | (targets >= self.config.vocab))
@@ -143,8 +146,8 @@ class _Memory:
 
     def __init__(self, passes: _Passes, *kinds: str) -> None:
         sizes = {a: n * a[1].itemsize for a, n in passes.layout.sizes.items() if a[0] in kinds}
-        where = passes.model.parameters[0].device
-        self.bytes = torch.zeros(sum(sizes.values()), dtype=torch.uint8, device=where)
+        size, where = sum(sizes.values()), passes.model.where
+        self.bytes = torch.zeros(size, dtype=torch.uint8, device=where)
         arenas = {}
         for arena, piece in zip(sizes, self.bytes.split([*sizes.values()]), strict=True):
             arenas[arena] = as_array(piece.view(TORCH[arena[1]]), passes.device, arena[0])

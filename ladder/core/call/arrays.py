@@ -68,7 +68,10 @@ class Loaded:
             return self._bound(place, arrays, more)()
         with device_at(place.gpu).on(place.stream):
             if place.library == "torch" and not place.recorded:
-                each = [a if a is None else (a.data_ptr(), a.shape, a.dtype) for a in arrays]
+                each = (
+                    a if a is None else (a.data_ptr(), a.shape, a.dtype, a.is_contiguous())
+                    for a in arrays
+                )
                 key = place.stream, *more.items(), *each
             if (run := self._runs.get(key)) is None:
                 run = self._bound(place, arrays, more)

@@ -183,3 +183,7 @@ def test_an_address_may_be_that_of_another_shape_later(by_address):
         out = memory[2][: N * OC].view(N, OC)
         loaded(out, x, w, None)
         torch.testing.assert_close(out, F.linear(x, w), rtol=2**-6, atol=2**-6)
+    with pytest.raises(LadderError, match="inp must be contiguous"):
+        square = memory[0][: 1 << 14].view(128, 128)
+        loaded(out.view(-1)[: 1 << 14].view(128, 128), square, w.new_ones(128, 128), None)
+        loaded(out.view(-1)[: 1 << 14].view(128, 128), square.T, w.new_ones(128, 128), None)
