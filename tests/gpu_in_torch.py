@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import gc
+import json
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -148,7 +149,7 @@ def steps(options: argparse.Namespace) -> int:
             far = dict.fromkeys(["loss", *parameters], 0.0)
             for batch_pairs in pairs:
                 for name, (a, b) in zip(far, batch_pairs, strict=True):
-                    far[name] = max(far[name], apart(name, a, b))
+                    far[name] = float(np.maximum(far[name], apart(name, a, b)))  # NaN stays
             worst = max(far, key=far.__getitem__)
             bad = not far[worst] <= TOLERANCE[dtype] or not all(np.isfinite([*far.values()]))
             wrong |= bad
@@ -172,13 +173,16 @@ def times(options: argparse.Namespace) -> int:
         "torch": torch.__version__,
         "transformers": getattr(transformers, "__version__", ""),
     }
-    rows = []
+    path = FOLDER / f"{results.slug(machine['name'])}-in-torch.json"
+    before = json.loads(path.read_text(encoding="utf-8"))["steps"] if path.exists() else []
+    rows = {(row["B"], row["what"]): row for row in before}
     for B in options.batch:
         job = job_of(options, "bf16", B, "best")
         engine = job.engine()
         tokens = torch.randint(0, job.shape.vocab, (B, options.sequence), device="cuda")
         trainer = (lambda engine=engine: one_step(engine)), job.device.synchronize
         for name in ("ours", "ours in a graph", *options.compiled):
+            step = None  # and so its memory is free
             gc.collect()
             torch._dynamo.reset()
             torch.cuda.empty_cache()
@@ -190,18 +194,17 @@ def times(options: argparse.Namespace) -> int:
                 print(f"B={B:2} {name:28} {str(error).splitlines()[0]}", flush=True)
                 continue
             size = torch.cuda.max_memory_allocated() / 2**30
-            rows.append({"B": B, "T": options.sequence, "what": name, "ms": both[1]})
-            rows[-1] |= {"trainer_ms": both[0], "gib": size, "date": str(date.today())}
+            row = {"B": B, "T": options.sequence, "what": name, "ms": both[1]}
+            rows[B, name] = row | {"trainer_ms": both[0], "gib": size, "date": str(date.today())}
             print(
                 f"B={B:2} {name:28} {both[1]:8.2f} ms, the trainer beside it {both[0]:8.2f}: "
                 f"{both[1] / both[0]:.3f} x, {size:.1f} GiB",
                 flush=True,
             )
-            del step
-        del engine, trainer
+        del engine, trainer, step
         job.device.free_unused()
-    path = FOLDER / f"{results.slug(machine['name'])}-in-torch.json"
-    write_json(path, {"machine": machine, "model": options.model, "steps": rows})
+    steps = [row for _, row in sorted(rows.items())]
+    write_json(path, {"machine": machine, "model": options.model, "steps": steps})
     print(f"written to {path}")
     return 0
 
@@ -233,21 +236,19 @@ def in_turn(
     ways: Sequence[tuple[Callable[[], Any], Callable[[], None]]], rounds: int
 ) -> list[float]:
     """Milliseconds of a step of each: the median of rounds of about a quarter of a second."""
-    found: list[list[float]] = [[] for _ in ways]
-    for each in range(-1, rounds):  # the first one warms up
-        for (step, wait), measured in zip(ways, found, strict=True):
+
+    def seconds(step: Callable[[], Any], wait: Callable[[], None], count: int) -> float:
+        wait()
+        start = time.perf_counter()
+        for _ in range(count):
             step()
-            wait()
-            count, start = 0, time.perf_counter()
-            while count < 4 or time.perf_counter() - start < 0.25:
-                step()
-                count += 1
-                if count % 4 == 0:
-                    wait()
-            wait()
-            if each >= 0:
-                measured.append(1e3 * (time.perf_counter() - start) / count)
-    return [float(np.median(each)) for each in found]
+        wait()
+        return (time.perf_counter() - start) / count
+
+    for _ in range(2):  # the first one compiles and records
+        counts = [max(4, round(0.25 / seconds(*way, 4))) for way in ways]
+    found = [[seconds(*way, n) for way, n in zip(ways, counts, strict=True)] for _ in range(rounds)]
+    return [1e3 * float(np.median(each)) for each in zip(*found, strict=True)]
 
 
 if __name__ == "__main__":
