@@ -1,10 +1,11 @@
 """What notebooks and programs import from Kernel Ladder, wherever the modules behind it are.
 
-    from kernel_ladder import find, nb, reference
+    from kernel_ladder import find, load, nb, reference
 
     nb.show("layernorm.forward", 3)                      # a rung's source
     find("layernorm.forward").rung("warp_per_row")       # by its name, or "3"
     reference.layernorm.forward(out, mean, rstd, inp, weight, bias)
+    load("layernorm.forward", "warp_per_row")(out, mean, rstd, inp, weight, bias)
 
 Each name is imported when it is first asked for: what does not train needs no package for training.
 """
@@ -25,6 +26,8 @@ _PUBLIC = {  # name -> its module, or module:name
     "bind": f"{_CORE}.contract.binding:bind",
     "DTYPES": f"{_CORE}.contract.dtypes:DTYPES",
     "find": f"{_CORE}.contract.ladder:find",
+    "load": f"{_CORE}.call.arrays:load",
+    "torch": "trainer.pytorch",
     "ladders": f"{_CORE}.contract.ladder:ladders",
     "default_device": f"{_CORE}.device.open:default_device",
     "open_device": f"{_CORE}.device.open:open_device",
@@ -48,7 +51,7 @@ _PUBLIC = {  # name -> its module, or module:name
     "planted": "trainer.notebook.planted",
 }
 
-__all__ = list(_PUBLIC)
+__all__ = [name for name in _PUBLIC if name != "torch"]  # which needs PyTorch, and has its name
 
 
 def __getattr__(name: str) -> Any:

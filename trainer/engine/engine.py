@@ -74,7 +74,7 @@ class Engine:
         self._lender = weights_of.program if weights_of is not None else None
         layout = memory.lay_out(program, self.real, self._lender)
         arenas = {arena: device.empty((n,), arena[1]) for arena, n in layout.sizes.items()}
-        self.arrays = _views(program, self.real, layout, arenas)
+        self.arrays = views(program, self.real, layout, arenas)
         if weights_of is not None:
             lent = memory.borrowed(program, weights_of.program)
             self.arrays |= {name: weights_of.arrays[name] for name in lent}
@@ -84,7 +84,7 @@ class Engine:
             if program.buffers[name].kind in ("moment", "input", "parameter", "master", "cache"):
                 device.zero(self.arrays[name])
         self._scratch = [
-            _Scratch(device, memory.scratch_needed(calls, device, self.real, self.rungs))
+            Scratch(device, memory.scratch_needed(calls, device, self.real, self.rungs))
             for calls in program.streams
         ]
         self.bound: dict[Item, Callable[[], None]] = {}
@@ -300,20 +300,11 @@ class Engine:
         return run_or_name
 
     def _refuse_early_reads(self, items: Sequence[Item]) -> None:
-        """Raise LadderError where a kernel would read what a kernel before it still writes: the one
-        before it in its stream, or the one of another stream behind which it begins."""
-        for before, call in _neighbours(items):
-            written = {
-                ref
-                for arg, ref in zip(find(before.op).op.args, before.args, strict=True)
-                if arg.role != "in"
-            }
-            for arg, ref in zip(find(call.op).op.args, call.args, strict=True):
-                if arg.name in rung_of(self.rungs, call).lines.prefetch and ref in written:
-                    raise LadderError(
-                        f"{self.describe(call)} prefetches {arg.name}, which {before.where}, "
-                        f"{before.op}, writes just before; choose another rung"
-                    )
+        for before, call, name in early_reads(items, self.rungs):
+            raise LadderError(
+                f"{self.describe(call)} prefetches {name}, which {before.where}, {before.op}, "
+                "writes just before; choose another rung"
+            )
 
     def _fork(self, item: Fork, work: Callable[[], None]) -> None:
         behind = None if item.behind is None else self._ends[item.behind]
@@ -324,6 +315,22 @@ class Engine:
             self.bound[call]()
             if isinstance(call, Call):
                 watch(self, call)
+
+
+def early_reads(
+    items: Sequence[Item], rungs: Mapping[str, Rung]
+) -> Iterator[tuple[Call, Call, str]]:
+    """Where a kernel would read what a kernel before it still writes: the one before it in its
+    stream, or the one of another stream behind which it begins; and the argument."""
+    for before, call in _neighbours(items):
+        written = {
+            ref
+            for arg, ref in zip(find(before.op).op.args, before.args, strict=True)
+            if arg.role != "in"
+        }
+        for arg, ref in zip(find(call.op).op.args, call.args, strict=True):
+            if arg.name in rung_of(rungs, call).lines.prefetch and ref in written:
+                yield before, call, arg.name
 
 
 def _neighbours(items: Sequence[Item]) -> Iterator[tuple[Call, Call]]:
@@ -414,10 +421,10 @@ class _Inputs:
         self._written.clear()
 
 
-def _views(
+def views(
     program: Program, real: np.dtype, layout: Layout, arenas: Mapping[memory.Arena, Any]
 ) -> dict[str, Any]:
-    """The arrays of all buffers of a program that have a place in the layout."""
+    """The arrays of all buffers of a program whose place in the layout is in these arenas."""
     kinds = {kind for kind, _ in arenas}  # weights of 32 bits have no master copies
 
     def view(flat: Any, start: int, shape: tuple[int, ...]) -> Any:
@@ -425,6 +432,8 @@ def _views(
 
     arrays = {}
     for name, (arena, start) in layout.places.items():
+        if arena not in arenas:
+            continue
         buffer = program.buffers[name]
         dtype = resolve_dtype(buffer.dtype, real)
         size = math.prod(buffer.shape) * dtype.itemsize // arena[1].itemsize
@@ -444,7 +453,7 @@ def _views(
     return arrays
 
 
-class _Scratch:
+class Scratch:
     """Scratch memory of the rungs."""
 
     def __init__(self, device: Device, needed: Mapping[np.dtype, int]) -> None:

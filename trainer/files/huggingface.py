@@ -76,7 +76,8 @@ def export_huggingface(
         return lambda: piece(name, layer)
 
     tensors = {
-        form.prefix + theirs: reader(name, layer) for name, layer, theirs in _layers(form, config)
+        form.prefix + theirs: reader(name, layer)
+        for name, layer, theirs in named_tensors(form, config)
     }
     ends = {"bos_token_id": tokenizer.eot, "eos_token_id": tokenizer.eot}
     about = {"format": "pt", "tokenizer": tokenizer.name}  # transformers insists on the format
@@ -112,7 +113,9 @@ def _format_of(model: type[ModelConfig]) -> HuggingFaceFormat:
     return model.hugging_face
 
 
-def _layers(form: HuggingFaceFormat, config: ModelConfig) -> Iterator[tuple[str, int | None, str]]:
+def named_tensors(
+    form: HuggingFaceFormat, config: ModelConfig
+) -> Iterator[tuple[str, int | None, str]]:
     """(parameter, layer or None, name in the file) of every tensor, in our order."""
     for name, parameter in config.parameters().items():
         theirs = form.tensors[name][0]
@@ -123,7 +126,7 @@ def _layers(form: HuggingFaceFormat, config: ModelConfig) -> Iterator[tuple[str,
 
 def _pieces(file: TensorFile, names: Mapping[str, str], config: ModelConfig) -> Pieces:
     form, shapes = _format_of(type(config)), config.parameter_shapes()
-    for name, layer, theirs in _layers(form, config):
+    for name, layer, theirs in named_tensors(form, config):
         where = f"{file.path}: {names[theirs]}"
         array = check_finite(file[names[theirs]], where).astype(np.float32, copy=False)
         if form.tensors[name][1]:
@@ -155,7 +158,7 @@ def _check_layout(file: TensorFile, names: Mapping[str, str], config: ModelConfi
     if layers > len(names):  # before that many names are made
         raise LadderError(f"{file.path} holds {len(names)} tensors, not {layers} layers")
     unexpected = set(names)
-    for name, layer, theirs in _layers(form, config):
+    for name, layer, theirs in named_tensors(form, config):
         if theirs not in names:
             raise LadderError(
                 f"{file.path} lacks the tensor {theirs}; is it a whole {form.model_type} model?"
@@ -182,6 +185,12 @@ def _read_config(path: Path) -> ModelConfig:
     settings = read_json(path)
     if not isinstance(settings, dict):
         raise LadderError(f"{path} is not a model's configuration; fetch it again")
+    return config_of(settings, path)
+
+
+def config_of(settings: Mapping[str, Any], path: Path) -> ModelConfig:
+    """The model that the settings of a config.json describe. Raises LadderError, with the path,
+    where it is not one of ours."""
     model, form = _model_of(settings, path)
     fields: dict[str, Any] = {ours: settings.get(theirs) for ours, theirs in form.fields.items()}
     for ours, theirs in form.fields.items():

@@ -115,7 +115,8 @@ def _values(
     for line in plan.scratch:
         if line.dtype == FLAG:
             device.zero(buffers[line.name])
-            device.synchronize()  # or the first signal of a peer may be overwritten
+            if op.ranks:
+                device.synchronize()  # or the first signal of a peer may be overwritten
     found = {arg.name: arrays[arg.name] for arg in op.args} | buffers
     factors = {arg.name for arg in op.args if arg.role == "in"}
     tiles = {}

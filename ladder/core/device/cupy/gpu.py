@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -99,6 +100,29 @@ class CupyGpu:
         self.stream = self.cupy.cuda.Stream(non_blocking=True, priority=MAIN_PRIORITY)
         self._side = self.cupy.cuda.Stream(non_blocking=True)
         self._urgent = self.cupy.cuda.Stream(non_blocking=True, priority=HIGHEST_PRIORITY)
+        self._lent = threading.RLock()
+
+    @contextlib.contextmanager
+    def on(self, stream: int) -> Iterator[None]:
+        """Submit to another library's stream, given by its handle, instead of this device's own.
+        One thread at a time does, since PyTorch differentiates in threads of its own."""
+        with self._lent:
+            before = self.stream, self.recording
+            self.stream, self.recording = self._external(stream), False
+            try:
+                yield
+            finally:
+                self.stream, self.recording = before
+
+    @functools.cached_property
+    def _external(self) -> Callable[[int], Any]:
+        return functools.cache(self.cupy.cuda.ExternalStream)
+
+    def borrow(self, address: int, shape: tuple[int, ...], dtype: np.dtype) -> Any:
+        """An array in the memory of another library, which must keep it as long as it is used."""
+        cuda, size = self.cupy.cuda, int(np.prod(shape)) * dtype.itemsize
+        memory = cuda.UnownedMemory(address, size, None, self.device.id)
+        return self.cupy.ndarray(shape, dtype, cuda.MemoryPointer(memory, 0))
 
     def kernel_names(self, module: Path) -> Iterable[str]:
         """The kernels in what `compile_ahead` returned."""

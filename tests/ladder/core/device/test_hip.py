@@ -97,6 +97,22 @@ def test_a_missing_array_is_a_null_pointer_and_numbers_keep_their_width(machine)
     assert (seen[1], seen[2].nbytes) == (None, 4)
 
 
+def test_it_submits_to_another_librarys_stream_while_it_is_asked_to(machine):
+    cupy = machine()
+    device = open_device("hip")
+    array, own = device.empty((2,), np.dtype(np.float32)), device.stream
+    with device.device:
+        other = cupy.Stream(non_blocking=True)
+    cupy.ExternalStream = {7: other}.__getitem__
+    device.upload(array, np.ones(2))
+    with device.on(7):
+        device.zero(array)
+    assert device.stream is own
+    assert device.download(array).tolist() == [1, 1]
+    other.synchronize()
+    assert device.download(array).tolist() == [0, 0]
+
+
 def test_arrays_go_there_and_back_in_the_order_of_the_stream(machine):
     machine()
     device = open_device("hip")

@@ -1,0 +1,259 @@
+"""Our kernels inside PyTorch on a GPU, beside PyTorch's own.
+
+    python -m tests.gpu_in_torch steps    # GPT-2: the gradient of every parameter
+    python -m tests.gpu_in_torch times    # training steps in turn: trainer, swapped, torch.compile
+
+`steps` compares with PyTorch in float32, and waits for the GPU only at the end; it exits with
+status 1 where a relative distance is above TOLERANCE. The model is that of transformers where it
+is installed, and otherwise trainer/commands/torch_gpt2.py.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import sys
+import time
+from collections.abc import Callable, Sequence
+from datetime import date
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from kernel_ladder import torch as kl
+from ladder.core.common.errors import LadderError
+from ladder.core.measure import results
+from tests.gpu_vs_torch import BETAS, CLIP, DECAY, EPS, LR, job_of, without_keys
+from trainer.commands import torch_gpt2
+from trainer.commands.step_timing import FOLDER, machine_of, one_step, write_json
+from trainer.model.gpt2 import GPT2Config
+from trainer.model.program import initial_parameters
+
+try:
+    import transformers
+except ImportError:
+    transformers = None
+
+TOLERANCE = {"fp32": 1e-4, "bf16": 3e-2}
+COMPILED = ("default", "reduce-overhead", "max-autotune-no-cudagraphs", "default in a graph")
+Model = tuple[Callable[..., torch.Tensor], dict[str, torch.Tensor]]  # loss of tokens, parameters
+
+
+def main(argv: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.gpu_in_torch")
+    parser.add_argument("what", choices=("steps", "times"))
+    parser.add_argument("-e", "--model", default="gpt2", help="gpt2 or d6 ...")
+    parser.add_argument("-b", "--batch", type=int, nargs="+", default=[4, 16, 64], help="of times")
+    parser.add_argument("-t", "--sequence", type=int, default=1024)
+    parser.add_argument("--compiled", nargs="*", default=COMPILED[:2], choices=COMPILED)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--device", default="cuda", help="cpu for small sizes of steps")
+    options = parser.parse_args(argv)
+    torch.set_float32_matmul_precision("highest")
+    return (steps if options.what == "steps" else times)(options)
+
+
+def shape_of(options: argparse.Namespace) -> GPT2Config:
+    return job_of(options, "fp32", 1, "reference" if options.device == "cpu" else "naive").shape
+
+
+def apart(name: str, ours: torch.Tensor, theirs: torch.Tensor) -> float:
+    """Relative distance; the keys' bias has no gradient but rounding errors."""
+    if name.startswith("qkvb") or name.endswith("c_attn.bias"):
+        ours, theirs = (without_keys("qkvb", g.view(1, -1)) for g in (ours, theirs))
+    return float((ours.double() - theirs.double()).norm() / theirs.double().norm())
+
+
+def recorded(work: Callable[[], Any], device: str) -> Callable[[], Any]:
+    """The same work as a CUDA graph, with results at one place."""
+    if device == "cpu":
+        return work
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            work()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        found = work()
+
+    def replay() -> Any:
+        graph.replay()
+        return found
+
+    return replay
+
+
+# ---- models -------------------------------------------------------------------------------------
+
+
+def model_of(shape: GPT2Config, device: str, ours: str | None, padded: bool = False) -> Model:
+    """A model with equal weights every time. `ours`: by our kernels, in this type."""
+    vocab = shape.padded_vocab if padded else shape.vocab
+    torch.manual_seed(0)
+    if transformers is not None:
+        sizes = {theirs: getattr(shape, our) for our, theirs in shape.hugging_face.fields.items()}
+        off = dict.fromkeys(("embd_pdrop", "attn_pdrop", "resid_pdrop"), 0.0)
+        ends = {"bos_token_id": 0, "eos_token_id": 0}
+        config = transformers.GPT2Config(**{**sizes, **off, **ends, "vocab_size": vocab})
+        model = transformers.GPT2LMHeadModel(config).to(device)
+        if ours is not None:
+            kl.swap(model, dtype=ours)
+        return lambda tokens: model(tokens, labels=tokens).loss, dict(model.named_parameters())
+    weights: dict[str, Any] = {}
+    flat = {}
+    for name, array in initial_parameters(shape, seed=0):
+        whole = torch.from_numpy(array[:vocab] if name == "wte" else array).to(device)
+        stacked = shape.parameters()[name].stacked
+        parts = [part.clone().requires_grad_() for part in (whole if stacked else [whole])]
+        weights[name] = parts if stacked else parts[0]
+        flat |= {f"{name}.{i}" if stacked else name: part for i, part in enumerate(parts)}
+    swapped = kl.GPT2(shape, [*flat.values()], [False] * len(flat), dtype=ours) if ours else None
+
+    def loss_of(tokens: torch.Tensor) -> Any:
+        targets = F.pad(tokens[:, 1:], (0, 1), value=kl.IGNORED)
+        if swapped is not None:
+            return swapped(tokens, targets, True)[0]
+        return torch_gpt2.loss_of(torch_gpt2.logits_of(weights, tokens, shape.heads), targets)
+
+    return loss_of, flat
+
+
+def steps(options: argparse.Namespace) -> int:
+    """Every gradient of three batches, by eager calls and by a graph's replays."""
+    shape, wrong = shape_of(options), False
+    batches = torch.randint(0, shape.vocab, (3, 4, options.sequence), device=options.device)
+    loss_of, parameters = model_of(shape, options.device, None)
+    right = []
+    for tokens in batches:
+        loss = loss_of(tokens)
+        right.append([loss.detach(), *torch.autograd.grad(loss, [*parameters.values()])])
+    for dtype in TOLERANCE:
+        loss_of, parameters = model_of(shape, options.device, dtype)
+        tokens = batches[0].clone()
+
+        def step(loss_of: Any = loss_of, parameters: Any = parameters, tokens: Any = tokens) -> Any:
+            loss = loss_of(tokens)
+            return [loss.detach(), *torch.autograd.grad(loss, [*parameters.values()])]
+
+        for how in ("eager", "graph"):
+            run, found = step if how == "eager" else recorded(step, options.device), []
+            for batch in batches:
+                tokens.copy_(batch)
+                found.append([t.clone() for t in run()])
+            pairs = [zip(*each, strict=True) for each in zip(found, right, strict=True)]
+            far = dict.fromkeys(["loss", *parameters], 0.0)
+            for batch_pairs in pairs:
+                for name, (a, b) in zip(far, batch_pairs, strict=True):
+                    far[name] = float(np.maximum(far[name], apart(name, a, b)))  # NaN stays
+            worst = max(far, key=far.__getitem__)
+            bad = not far[worst] <= TOLERANCE[dtype] or not all(np.isfinite([*far.values()]))
+            wrong |= bad
+            print(
+                f"{dtype} {how}: loss {far['loss']:.1e}, gradients median "
+                f"{np.median([*far.values()]):.1e}, farthest {far[worst]:.1e} {worst}"
+                f"{'  WRONG' * bad}",
+                flush=True,
+            )
+    return int(wrong)
+
+
+# ---- times --------------------------------------------------------------------------------------
+
+
+def times(options: argparse.Namespace) -> int:
+    """Print and keep milliseconds of a step in bf16: each way in turn, again and again, with
+    the trainer's among them."""
+    machine = machine_of(job_of(options, "bf16", 1, "naive").device)
+    machine |= {
+        "torch": torch.__version__,
+        "transformers": getattr(transformers, "__version__", ""),
+    }
+    path = FOLDER / f"{results.slug(machine['name'])}-in-torch.json"
+    before = json.loads(path.read_text(encoding="utf-8"))["steps"] if path.exists() else []
+    rows = {(row["B"], row["what"]): row for row in before}
+    for B in options.batch:
+        job = job_of(options, "bf16", B, "best")
+        engine = job.engine()
+        tokens = torch.randint(0, job.shape.vocab, (B, options.sequence), device="cuda")
+        trainer = (lambda engine=engine: one_step(engine)), job.device.synchronize
+        for name in ("ours", "ours in a graph", *options.compiled):
+            step = None  # and so its memory is free
+            gc.collect()
+            torch._dynamo.reset()
+            torch.cuda.empty_cache()
+            torch.cuda.reset_peak_memory_stats()
+            try:
+                step = training_step(job.shape, tokens, name)
+                both = in_turn([trainer, (step, torch.cuda.synchronize)], options.rounds)
+            except (LadderError, RuntimeError) as error:
+                print(f"B={B:2} {name:28} {str(error).splitlines()[0]}", flush=True)
+                continue
+            size = torch.cuda.max_memory_allocated() / 2**30
+            row = {"B": B, "T": options.sequence, "what": name, "ms": both[1]}
+            rows[B, name] = row | {"trainer_ms": both[0], "gib": size, "date": str(date.today())}
+            print(
+                f"B={B:2} {name:28} {both[1]:8.2f} ms, the trainer beside it {both[0]:8.2f}: "
+                f"{both[1] / both[0]:.3f} x, {size:.1f} GiB",
+                flush=True,
+            )
+        del engine, trainer, step
+        job.device.free_unused()
+    steps = [row for _, row in sorted(rows.items())]
+    write_json(path, {"machine": machine, "model": options.model, "steps": steps})
+    print(f"written to {path}")
+    return 0
+
+
+def training_step(shape: GPT2Config, tokens: torch.Tensor, name: str) -> Callable[[], Any]:
+    """Forward, backward, clipping and AdamW, fused; PyTorch's own under autocast, with the padded
+    vocabulary, which is faster."""
+    ours, graph = name.startswith("ours"), name.endswith("in a graph")
+    loss_of, parameters = model_of(shape, "cuda", "bf16" if ours else None, padded=not ours)
+    if not ours:
+        mode = name.removesuffix(" in a graph")
+        loss_of = torch.compile(loss_of, mode=mode)
+    held = [*parameters.values()]
+    kinds = {"lr": LR, "betas": BETAS, "eps": EPS, "weight_decay": DECAY}
+    optimizer = torch.optim.AdamW(held, **kinds, fused=True, capturable=graph)
+
+    def step() -> None:
+        with torch.autocast("cuda", torch.bfloat16, enabled=not ours, cache_enabled=not graph):
+            loss = loss_of(tokens)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(held, CLIP)
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return recorded(step, "cuda") if graph else step
+
+
+def in_turn(
+    ways: Sequence[tuple[Callable[[], Any], Callable[[], None]]], rounds: int
+) -> list[float]:
+    """Milliseconds of a step of each: the median of rounds of about a quarter of a second."""
+
+    def seconds(step: Callable[[], Any], wait: Callable[[], None], count: int) -> float:
+        wait()
+        start = time.perf_counter()
+        for _ in range(count):
+            step()
+        wait()
+        return (time.perf_counter() - start) / count
+
+    for _ in range(2):  # the first one compiles and records
+        counts = [max(4, round(0.25 / seconds(*way, 4))) for way in ways]
+    found = [[seconds(*way, n) for way, n in zip(ways, counts, strict=True)] for _ in range(rounds)]
+    return [1e3 * float(np.median(each)) for each in zip(*found, strict=True)]
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except LadderError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)

@@ -1,0 +1,211 @@
+"""GPT-2 by our kernels in PyTorch: its loss, logits and every gradient beside PyTorch's own."""
+
+import copy
+import dataclasses
+
+import numpy as np
+import pytest
+
+import kernel_ladder
+from ladder.core.call import arrays
+from ladder.core.common.errors import LadderError
+from tests.ladder.core.call.by_address import ByAddress
+from tests.trainer.tiny import SHAPE, add_size
+from trainer.commands import torch_gpt2
+from trainer.model.program import initial_parameters
+
+torch = pytest.importorskip("torch")
+kl = kernel_ladder.torch
+gpu_in_torch = pytest.importorskip("tests.gpu_in_torch")
+
+pytestmark = [pytest.mark.torch, pytest.mark.emulator]
+
+B, T, V = 2, 8, SHAPE.vocab
+NAIVE = {"rungs": "naive", "fuse": "all"}
+
+
+class Plain:
+    """PyTorch's own, called as ours."""
+
+    def __init__(self, weights):
+        self.weights = weights
+
+    def __call__(self, tokens, targets=None):
+        logits = torch_gpt2.logits_of(self.weights, tokens, SHAPE.heads)
+        loss = None if targets is None else torch_gpt2.loss_of(logits, targets)
+        return loss, logits
+
+
+def models(**flags):
+    """Ours, PyTorch's, and the parameters of both."""
+    weights, flat = {}, []
+    for name, array in initial_parameters(SHAPE, seed=0):
+        whole = torch.from_numpy(array[:V] if name == "wte" else array) * 4  # nothing is near 0
+        stacked = SHAPE.parameters()[name].stacked
+        parts = [part.clone().requires_grad_() for part in (whole if stacked else [whole])]
+        weights[name] = parts if stacked else parts[0]
+        flat += parts
+    return kl.GPT2(SHAPE, flat, [False] * len(flat), **flags), Plain(weights), flat
+
+
+def batch(seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    tokens, targets = torch.randint(0, V, (2, B, T), generator=generator)
+    targets[0, 2:5] = kl.IGNORED
+    return tokens, targets
+
+
+def assert_same(ours, theirs, tolerance=1e-4):
+    """Each tensor, by the size of the difference; the keys' bias has no gradient but rounding."""
+    for a, b in zip(ours, theirs, strict=True):
+        assert (a - b).norm() <= tolerance * b.norm() + 1e-7
+
+
+@pytest.mark.parametrize(
+    ("flags", "tolerance"), [({}, 1e-4), (NAIVE, 1e-4), ({**NAIVE, "dtype": "bf16"}, 4e-2)]
+)
+def test_loss_logits_and_gradients_are_those_of_pytorch(flags, tolerance):
+    ours, theirs, flat = models(**flags)
+    tokens, targets = batch()
+    found = []
+    for model in (ours, theirs):
+        loss, _ = model(tokens, targets)
+        found.append([loss.detach(), *torch.autograd.grad(loss / 3, flat)])
+        _, logits = model(tokens)
+        weight = torch.linspace(-1, 1, logits.numel()).view(logits.shape)
+        found[-1] += [logits.detach(), *torch.autograd.grad((logits * weight).mean(), flat)]
+        with torch.no_grad():
+            found[-1] += model(tokens, targets)
+    assert_same(*found, tolerance)
+
+
+@pytest.fixture
+def by_address(monkeypatch):
+    """Emulated, with PyTorch's memory by its addresses, as on a GPU."""
+    gpt2, device = kl.gpt2, ByAddress()
+    open_machine, place = gpt2.open_machine, arrays.Place("torch", 0, ByAddress.stream)
+    monkeypatch.setattr(gpt2, "place_of", lambda tensor: place)
+    monkeypatch.setattr(gpt2, "device_name", lambda gpu: "emulated")
+    monkeypatch.setattr(
+        gpt2, "open_machine", lambda flags: dataclasses.replace(open_machine(flags), device=device)
+    )
+    return device
+
+
+def test_several_steps_that_accumulate_are_those_of_pytorch(by_address):
+    """Two forward passes before the first backward pass; gradients that add up; a second shape; an
+    optimizer's steps: memory is used again, at other places, too."""
+    ours, theirs, flat = models(**NAIVE, dtype="fp32")
+    for step in range(3):
+        found = []
+        for model in (ours, theirs):
+            for p in flat:
+                p.grad = None
+            losses = [model(*batch(seed=2 * step + i))[0] for i in range(2)]
+            (losses[0] + 2 * losses[1]).backward()
+            tokens, targets = batch(seed=step)
+            model(tokens[:, : 4 + step % 2], targets[:, : 4 + step % 2])[0].backward()
+            found.append([p.grad for p in flat])
+        assert_same(*found)
+        with torch.no_grad():
+            for p in flat:
+                p -= 0.1 * p.grad
+    bound = by_address.borrowed
+    ours(*batch())[0].backward()
+    assert by_address.borrowed <= bound + 1  # the gradients
+
+
+def test_dropout_acts_in_training_only():
+    shape = dataclasses.replace(SHAPE, dropout=0.2, attention_dropout=0.2)
+    flat = models()[2]
+    ours = kl.GPT2(shape, flat, [False] * len(flat))
+    losses = [
+        ours(*batch(), training=training)[0].item() for training in (True, True, False, False)
+    ]
+    assert len(set(losses)) == 3
+    assert losses[2] == losses[3]
+
+
+def test_what_would_be_wrong_is_refused():
+    ours, _, flat = models()
+    tokens, targets = batch()
+    loss, _ = ours(tokens, targets)
+    loss.backward(retain_graph=True)
+    with pytest.raises(RuntimeError, match="only once"):
+        loss.backward()
+    loss, _ = ours(tokens, targets)
+    with torch.no_grad():
+        flat[0].mul_(2)
+    with pytest.raises(RuntimeError, match="was changed"):
+        loss.backward()
+    for wrong in ((tokens + V, targets), (tokens, targets - 5)):
+        with pytest.raises(RuntimeError, match="a token is none of 257"):
+            ours(*wrong)
+    with pytest.raises(LadderError, match="vanish"):
+        models(dtype="fp16")
+    with pytest.raises(LadderError, match="must be float32"):
+        kl.GPT2(SHAPE, [p.half() for p in flat], [False] * len(flat))
+
+
+def test_the_comparison_on_a_gpu_runs(monkeypatch, capsys):
+    add_size(monkeypatch, "d2", layers=2, channels=32, heads=2)
+    flags = ["steps", "-e", "d2", "-t", "8", "--device", "cpu"]
+    assert gpu_in_torch.main(flags) == 0
+    monkeypatch.setitem(gpu_in_torch.TOLERANCE, "bf16", 1e-3)
+    assert gpu_in_torch.main(flags) == 1
+    assert "bf16 graph" in capsys.readouterr().out
+
+
+def their_model(**settings):
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    size = {"n_layer": 2, "n_head": 2, "n_embd": 16, "n_positions": 16, "vocab_size": V}
+    off = dict.fromkeys(("embd_pdrop", "attn_pdrop", "resid_pdrop"), 0.0)
+    ends = {"bos_token_id": 0, "eos_token_id": 0}
+    config = transformers.GPT2Config(**{**size, **off, **ends, **settings})
+    model = transformers.GPT2LMHeadModel(config)
+    for p in model.parameters():
+        torch.nn.init.normal_(p, std=0.1)
+    return model
+
+
+def test_a_model_of_transformers_is_called_as_before(tmp_path):
+    theirs = their_model()
+    ours = kl.swap(copy.deepcopy(theirs))
+    tokens, labels = batch()
+    found = []
+    for model in (ours, theirs):
+        model(tokens, labels=labels).loss.backward()
+        logits = model(tokens).logits.detach()
+        masked = model(tokens, attention_mask=torch.ones_like(tokens)).logits.detach()
+        found.append([logits, masked, *(p.grad for p in model.parameters())])
+    assert_same(*found)
+    for old, new in zip(theirs.parameters(), ours.parameters(), strict=True):
+        assert torch.equal(old, new)
+        assert new.grad.stride() == new.stride()  # so that nobody has to copy it
+    ours.save_pretrained(tmp_path)
+    again = type(theirs).from_pretrained(tmp_path)
+    texts = [
+        m.eval().generate(tokens[:1], max_new_tokens=4, do_sample=False) for m in (ours, again)
+    ]
+    assert np.array_equal(*texts)
+
+
+def test_a_swapped_model_goes_through_the_compiler():
+    model = kl.swap(their_model())
+    tokens, labels = batch()
+    loss = model(tokens, labels=labels).loss
+    assert torch.compile(model)(tokens, labels=labels).loss.item() == loss.item()
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"activation_function": "relu"}, "activation_function is 'relu'"),
+        ({"embd_pdrop": 0.1}, "embd_pdrop and resid_pdrop the same"),
+        ({"layer_norm_epsilon": 1e-6}, "layer_norm_epsilon"),
+    ],
+)
+def test_another_model_is_not_swapped(settings, message):
+    with pytest.raises(LadderError, match=message):
+        kl.swap(their_model(**settings))

@@ -1,0 +1,303 @@
+"""A GPT-2 of PyTorch's that computes with the kernels of the ladders.
+
+    model = GPT2LMHeadModel.from_pretrained("gpt2").cuda()
+    swap(model, dtype="bf16")
+    model(tokens, labels=tokens).loss.backward()
+
+Forward and backward are one autograd.Function. It runs the program of the trainer (program.py), by
+the kernels that the trainer would choose, in PyTorch's memory and on its current stream, one stream
+at a time. Each new shape (B, T) is set up when it is met, which may compile and measure.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import warnings
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ladder.core.call.arrays import Place, as_array, device_name, place_of
+from ladder.core.call.torch_ops import TORCH
+from ladder.core.common.errors import LadderError
+from ladder.core.contract.binding import Binder, Run, binder
+from ladder.core.contract.ladder import find
+from ladder.core.contract.peers import address
+from trainer.engine import memory
+from trainer.engine.engine import Scratch, early_reads, views
+from trainer.engine.rung_map import rung_of
+from trainer.files.huggingface import config_of, named_tensors
+from trainer.flags import Flags
+from trainer.model.calls import Call
+from trainer.model.gpt2 import GPT2Config
+from trainer.model.program import build
+from trainer.open import open_machine
+
+IGNORED = -100  # the target of a row that does not count
+MOST_KEPT = 16  # parts that are bound to a memory, by where the gradients are
+
+
+def swap(model: Any, **flags: Any) -> Any:
+    """Let transformers' GPT2LMHeadModel compute with our kernels; it is called as before.
+
+    flags  of the trainer, as keywords: dtype ("fp32", "bf16"), rungs ("best", ...), rung, fuse
+
+    Parameters, float32, keep their names, shapes and values; matrices are laid out anew, as our
+    kernels read them. With labels and gradients, the output has no logits, which become their own
+    gradient. Calls with masks, caches and the like go to the old forward.
+
+    Raises LadderError for a model that is not GPT-2 as it was published.
+    """
+    from transformers.modeling_outputs import CausalLMOutputWithCrossAttentions
+
+    c, where = model.config, Path("model.config")
+    config = config_of(c.to_dict(), where)
+    tied = model.lm_head.weight is model.transformer.wte.weight
+    if not isinstance(config, GPT2Config) or not tied or c.embd_pdrop != c.resid_pdrop:
+        raise LadderError(f"{where}: it must be GPT-2, with embd_pdrop and resid_pdrop the same")
+    config = replace(config, dropout=c.resid_pdrop, attention_dropout=c.attn_pdrop)
+    form = config.hugging_face
+    assert form is not None
+    parameters, across = [], []
+    for name, _, theirs in named_tensors(form, config):
+        parameters.append(model.get_parameter(form.prefix + theirs))
+        across.append(form.tensors[name][1])
+        if across[-1]:  # (in, out) becomes a view of (out, in)
+            parameters[-1].data = parameters[-1].data.t().contiguous().t()
+    ours, old = GPT2(config, parameters, across, **flags), model.forward
+
+    def forward(input_ids: Tensor | None = None, labels: Tensor | None = None, **more: Any) -> Any:
+        known = {"use_cache": (True, False), "return_dict": (True,), "logits_to_keep": (0,)}
+        more = {key: value for key, value in more.items() if value is not None}
+        other = [k for k, v in more.items() if isinstance(v, Tensor) or v not in known.get(k, ())]
+        if other or input_ids is None:
+            if model.training:
+                warnings.warn(f"transformers' own kernels run, for {other}", stacklevel=2)
+            return old(input_ids=input_ids, labels=labels, **more)
+        if labels is not None:  # row t is to predict token t + 1
+            labels = torch.nn.functional.pad(labels[:, 1:], (0, 1), value=IGNORED)
+        loss, logits = ours(input_ids, labels, model.training)
+        return CausalLMOutputWithCrossAttentions(loss=loss, logits=logits)
+
+    model.forward = torch.compiler.disable(forward)
+    return model
+
+
+class GPT2:
+    """The loss and the logits of a GPT-2, with gradients for its parameters.
+
+    parameters  float32, in the order of `config.parameters()`, those of the layers one by one; the
+                table of tokens without padding
+    across      whether each is the transpose of a matrix as our kernels read it
+    flags       as those of `swap`
+    """
+
+    def __init__(
+        self, config: GPT2Config, parameters: Sequence[Tensor], across: Sequence[bool], **flags: Any
+    ) -> None:
+        self.config, self.parameters, self.across = config, [*parameters], [*across]
+        self.where, gpu = parameters[0].device, place_of(parameters[0]).gpu
+        for p in parameters:
+            if p.dtype != torch.float32 or p.device != self.where:
+                raise LadderError(f"parameters must be float32 in one place, not {p.dtype}")
+        default = {"dtype": "fp32", "rungs": "reference"} if gpu is None else {}
+        self.machine = open_machine(Flags(**{"device": device_name(gpu), **default, **flags}))
+        if self.machine.choice.dtype == "fp16":
+            raise LadderError("in fp16, gradients of the logits vanish: choose dtype='bf16'")
+        self._passes: dict[tuple[int, ...], _Passes] = {}
+
+    def __call__(
+        self, tokens: Tensor, targets: Tensor | None = None, training: bool = False
+    ) -> tuple[Tensor | None, Tensor | None]:
+        """The mean loss of the targets but IGNORED ones, and the logits (B, T, V): None without
+        targets, and where the loss is differentiated.
+
+        training  whether dropout acts, if the model has any
+        """
+        if not tokens.device == self.where == self.parameters[0].device:
+            raise LadderError(f"the tokens are not on {self.where}; move a model before the swap")
+        bad = (tokens < 0) | (tokens >= self.config.vocab)
+        if targets is not None:
+            bad |= (targets != IGNORED) & ((targets < 0) | (targets >= self.config.vocab))
+        torch._assert_async(~bad.any(), f"a token is none of {self.config.vocab}")
+        if (shape := (*tokens.shape,)) not in self._passes:
+            if place_of(tokens).recorded:
+                raise LadderError(f"call the model once at the shape {shape} before it is recorded")
+            self._passes[shape] = _Passes(self, *shape)
+        passes = self._passes[shape]
+        args = tokens, targets, training and self.config.has_dropout
+        if torch.is_grad_enabled() and any(p.requires_grad for p in self.parameters):
+            loss, logits = _Differentiated.apply(passes, *args, *self.parameters)
+            return loss, logits
+        with torch.no_grad():
+            kept, _, loss, logits = passes.forward(*args, with_logits=True)
+            passes.free[place_of(tokens)].append(kept)
+        return loss, logits
+
+
+class _Memory:
+    """The buffers of some kinds in one piece of PyTorch's memory, zeros at first."""
+
+    def __init__(self, passes: _Passes, *kinds: str) -> None:
+        sizes = {a: n * a[1].itemsize for a, n in passes.layout.sizes.items() if a[0] in kinds}
+        size, where = sum(sizes.values()), passes.model.where
+        wide = torch.zeros(size // 8, dtype=torch.int64, device=where)  # quicker than bytes
+        self.bytes = wide.view(torch.uint8)
+        arenas = {}
+        for arena, piece in zip(sizes, self.bytes.split([*sizes.values()]), strict=True):
+            arenas[arena] = as_array(piece.view(TORCH[arena[1]]), passes.device, arena[0])
+        self.arrays = views(passes.program, passes.real, passes.layout, arenas)
+        self.runs: dict[Any, list[Run]] = {}  # what was bound to it, by part of the program
+
+    def __getitem__(self, name: str) -> Tensor:
+        """A buffer as a tensor."""
+        array = self.arrays[name]
+        start = address(array) - self.bytes.data_ptr()
+        flat = self.bytes[start : start + array.nbytes].view(TORCH[array.dtype])
+        return flat.view(array.shape)
+
+
+class _Passes:
+    """The passes of a model at one shape: parts of the trainer's program."""
+
+    def __init__(self, model: GPT2, B: int, T: int) -> None:
+        machine = model.machine
+        kernels = machine.choose(
+            lambda B, fusions: build(model.config, B, T, fusions=fusions, master_weights=False), B
+        )
+        self.model, self.program, self.rungs = model, kernels.program, kernels.rungs
+        self.device: Any = machine.device
+        self.device.free_unused()  # what choosing has left
+        self.real = machine.choice.real
+        self.layout = memory.lay_out(self.program, self.real)
+        *forward, loss = self.program.forward
+        backward, DINPUT = self.program.backward, ("lm_head", "matmul.backward_input")
+        head = 1 + [(call.where, call.op) for call in backward].index(DINPUT)
+        self.parts = {
+            **{"forward": forward, "predict": self.program.predict, "loss": [loss]},
+            **{"head": backward[:head], "layers": backward[head:]},
+        }
+        # A kernel may start while the one before it ends, unless it would read too early.
+        self._overlaps = not any([*early_reads(part, self.rungs)] for part in self.parts.values())
+        calls = [call for part in self.parts.values() for call in part]
+        needed = memory.scratch_needed(calls, self.device, self.real, self.rungs)
+        self._scratch = Scratch(self.device, needed)
+        self._binder = functools.cache(self._binder_of)
+        self.free: dict[Place, list[_Memory]] = defaultdict(list)  # that no backward pass needs
+        self._weights = _Memory(self, "parameter")  # in the type of the run
+        self._cast = [*self._each(self._weights, "")]
+
+    def _each(self, held: _Memory, d: str) -> Iterator[Tensor]:
+        """Parameters or, with "d", gradients, as the model has them."""
+        across = iter(self.model.across)
+        for name, parameter in self.model.config.parameters().items():
+            whole = held[d + name][: self.model.config.vocab if name == "wte" else None]
+            for tensor in whole if parameter.stacked else [whole]:
+                yield tensor.t() if next(across) else tensor
+
+    def forward(
+        self, tokens: Tensor, targets: Tensor | None, dropout: bool, with_logits: bool
+    ) -> tuple[_Memory, Tensor | None, Tensor | None, Tensor | None]:
+        """The memory that the backward pass needs, which targets count, loss and logits."""
+        torch._foreach_copy_(self._cast, self.model.parameters)
+        pools, place = [self.free[place_of(tokens)]], place_of(tokens)
+        if place.recorded:  # a graph keeps the memory that it was recorded with
+            pools += self.free.values()
+        pool = next(filter(None, pools), None)
+        kept = pool.pop() if pool else _Memory(self, "input", "activation", "scratch")
+        kept["tokens"].copy_(tokens)
+        if dropout:
+            words = torch.randint(-(2**31), 2**31, (4,), device=tokens.device)
+            kept["rng"].view(torch.int32).copy_(words)
+        self._run(place, "forward" if dropout else "predict", kept)
+        logits = valid = loss = None
+        if with_logits:
+            logits = kept["logits"][..., : self.model.config.vocab].clone()
+        if targets is not None:
+            valid = targets != IGNORED
+            each = 1 / valid.sum().clamp(min=1)
+            kept["dloss"].copy_(each)
+            kept["targets"].copy_(torch.where(valid, targets, 0))
+            self._run(place, "loss", kept)
+            loss = torch.where(valid, kept["losses"], 0).sum() * each
+        return kept, valid, loss, logits
+
+    def backward(
+        self, kept: _Memory, valid: Tensor | None, dloss: Any, dlogits: Any
+    ) -> Iterator[Tensor]:
+        """The gradients of all parameters."""
+        gradients, place, V = (
+            _Memory(self, "gradient"),
+            place_of(kept.bytes),
+            self.model.config.vocab,
+        )
+        if valid is None:
+            kept["logits"][..., :V] = dlogits
+            kept["logits"][..., V:] = 0
+            self._run(place, "head", kept, gradients)
+        else:  # What a row counts comes in behind the logits: they are much larger.
+            counts = (valid * dloss)[..., None]
+            kept["lnf"].mul_(counts)
+            self._run(place, "head", kept, gradients)
+            kept["dln"].mul_(counts)
+        self._run(place, "layers", kept, gradients)
+        self.free[place].append(kept)
+        return self._each(gradients, "d")
+
+    def _run(self, place: Place, part: str, kept: _Memory, extra: _Memory | None = None) -> None:
+        lent = contextlib.nullcontext if place.stream is None else self.device.on
+        key = part, extra.bytes.data_ptr() if extra else 0
+        with lent(place.stream):
+            if key not in kept.runs or place.stream is None:  # NumPy's arrays would keep `extra`
+                if len(kept.runs) >= MOST_KEPT:
+                    kept.runs.clear()
+                arrays = self._weights.arrays | kept.arrays | (extra.arrays if extra else {})
+                kept.runs[key] = [self._bound(call, arrays) for call in self.parts[part]]
+            first, *others = kept.runs[key]
+            first()  # behind a kernel of PyTorch's
+            if place.recorded:
+                self.device.recording = self._overlaps
+            for run in others:
+                run()
+
+    def _bound(self, call: Call, arrays: Mapping[str, Any]) -> Run:
+        named: dict[str, Any] = {}
+        for arg, ref in zip(find(call.op).op.args, call.args, strict=True):
+            named[arg.name] = None
+            if ref is not None:
+                array = arrays[ref[0]] if ref[1] is None else arrays[ref[0]][ref[1]]
+                named[arg.name] = array.reshape(arg.resolve_shape(call.dims))
+        self._scratch.rewind()
+        return self._binder(call)(named, call.scalars, self._scratch.take)
+
+    def _binder_of(self, call: Call) -> Binder:
+        op = find(call.op).op
+        return binder(op, rung_of(self.rungs, call), self.device, op.real_in(self.real), call.dims)
+
+
+class _Differentiated(torch.autograd.Function):  # type: ignore[misc]
+    @staticmethod
+    def forward(
+        ctx: Any, passes: _Passes, tokens: Tensor, targets: Any, dropout: bool, *parameters: Tensor
+    ) -> Any:
+        found = passes.forward(tokens, targets, dropout, with_logits=targets is None)
+        ctx.passes, ctx.versions = passes, [p._version for p in parameters]
+        ctx.kept, ctx.valid, loss, logits = found
+        return loss, logits
+
+    @staticmethod
+    def backward(ctx: Any, dloss: Any, dlogits: Any) -> Any:
+        if ctx.kept is None:
+            raise RuntimeError("the backward pass overwrites what it reads: it runs only once")
+        if ctx.versions != [p._version for p in ctx.passes.model.parameters]:
+            raise RuntimeError("a parameter was changed between the forward and the backward pass")
+        kept, ctx.kept = ctx.kept, None
+        gradients = ctx.passes.backward(kept, ctx.valid, dloss, dlogits)
+        pairs = zip(gradients, ctx.needs_input_grad[4:], strict=True)
+        return *[None] * 4, *(gradient if needed else None for gradient, needed in pairs)
