@@ -180,7 +180,7 @@ class Device(Protocol):
         submitted later; the urgent forks run one after the other, and so do the rest.
         A device that does one thing at a time does it at once.
 
-        urgent  where the device has room for one kernel, this work goes first; otherwise, last
+        urgent  where the device has room for one kernel, this work goes first
         behind  the end of an earlier fork, for which it waits, too
 
         Returns a note of the work's end, for `join`.

@@ -35,9 +35,9 @@ _FATAL = {700, 702, 709, 710, 714, 715, 716, 717, 718, 719}
 
 _NULL = np.uintp(0)
 
-# Of streams: blocks of the one with the lowest number get the next SMs that are free. The runtime
-# takes the nearest priority that there is; what goes beside the rest, and is not urgent, has 0.
-MAIN_PRIORITY, HIGHEST_PRIORITY = -1, -100
+# Of a stream for urgent work: its blocks get the next SMs that are free. The runtime takes the
+# nearest priority that there is.
+HIGHEST_PRIORITY = -100
 
 
 class CupyGpu:
@@ -97,7 +97,7 @@ class CupyGpu:
         self._submitted: dict[str, None] = {}  # kernels since the last synchronize, in order
         self._copies: list[tuple[Any, Any]] = []  # (event, pinned memory) of those under way
         self.device.use()
-        self.stream = self.cupy.cuda.Stream(non_blocking=True, priority=MAIN_PRIORITY)
+        self.stream = self.cupy.cuda.Stream(non_blocking=True)
         self._side = self.cupy.cuda.Stream(non_blocking=True)
         self._urgent = self.cupy.cuda.Stream(non_blocking=True, priority=HIGHEST_PRIORITY)
         self._lent = threading.RLock()
