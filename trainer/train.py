@@ -140,7 +140,7 @@ def take_step(steps: Steps, train: Loader, number: int) -> StepOutcome | None:
     """
     config, engine, group = steps.config, steps.engine, steps.group
     step = steps.begin(number)
-    engine.zero_gradients(beside=True)
+    engine.zero_gradients()
     for micro_step in range(config.accumulation):
         group.progress(f"micro-batch {micro_step + 1} of step {number + 1}")
         write_batch(engine, train, again=config.overfit)

@@ -243,7 +243,7 @@ def data_in_words(job: Mapping[str, Any]) -> str:
 
 def one_step(engine: Engine, micro_steps: int = 1) -> None:
     """An optimizer step of so many micro-batches."""
-    engine.zero_gradients(beside=True)
+    engine.zero_gradients()
     for micro_step in range(micro_steps):
         engine.forward()
         engine.backward(more=micro_step + 1 < micro_steps)

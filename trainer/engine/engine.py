@@ -108,7 +108,6 @@ class Engine:
             self._last_backward = bind_all(program.last_backward)
         self._reduce, self._apply = bind_all(program.reduce), bind_all(program.apply)
         self._reduced = False  # is "norm" that of the gradients?
-        self._zeroed: Any = None  # the end of a zeroing that nothing has waited for yet
 
     @property
     def warmed_up(self) -> bool:
@@ -136,17 +135,9 @@ class Engine:
         self._inputs.send()
         self._predict()
 
-    def zero_gradients(self, *, beside: bool = False) -> None:
-        """To be called before the first backward pass of a step: gradients accumulate.
-
-        beside  go on beside the forward pass that follows, which does not touch them. The backward
-                pass waits for it; a call of `bound` or a look at the gradients does not
-        """
-        zero = functools.partial(self.device.zero, self.arrays["gradients"])
-        if beside:
-            self._zeroed = self.device.fork(zero)
-        else:
-            zero()
+    def zero_gradients(self) -> None:
+        """To be called before the first backward pass of a step: gradients accumulate."""
+        self.device.zero(self.arrays["gradients"])
         self._reduced = False
 
     def backward(self, *, more: bool = False) -> None:
@@ -156,14 +147,12 @@ class Engine:
               ranks add up their gradients; a further call would add to these sums.
         """
         self._inputs.send()
-        self._wait_for_zeros()
         (self._backward if more else self._last_backward)()
         self._reduced = False
 
     def compute_norm(self) -> None:
         """Compute the global norm of the gradients into "norm", to look at it before `update`."""
         if not self._reduced:
-            self._wait_for_zeros()
             self._reduce()
             self._reduced = True
 
@@ -234,11 +223,6 @@ class Engine:
         found = memory.by_kind(self.program, self.real, self.device, self.rungs, self._lender)
         return [*found.items()]
 
-    def _wait_for_zeros(self) -> None:
-        if self._zeroed is not None:
-            self.device.join(self._zeroed)
-            self._zeroed = None
-
     def _view(self, ref: Ref) -> Any:
         name, layer = ref
         return self.arrays[name] if layer is None else self.arrays[name][layer]
@@ -259,7 +243,6 @@ class Engine:
         Calls refer to their engine. Without them, its memory is free once nothing else refers to
         it, and does not wait for the garbage collector.
         """
-        self._wait_for_zeros()
         self.device.synchronize()
         self._forward = self._evaluate = self._predict = _closed
         self._backward = self._last_backward = self._reduce = self._apply = _closed

@@ -138,20 +138,6 @@ def test_all_calls_are_there_in_order_and_end_together(kind):
     assert sorted(map(id, chain(*map(set, program.streams)))) == sorted(map(id, set(program.calls)))
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_no_forward_pass_touches_the_gradients_which_are_zeroed_beside_it(kind):
-    config, options = KINDS[kind]
-    engine = engine_of(config, np.float32, **options)
-    vector, program = engine.arrays["gradients"], engine.program
-    start, end = vector.ctypes.data, vector.ctypes.data + vector.nbytes
-
-    def are_touched(calls):
-        return any(a < end and start < b for call in calls for a, b, _ in touched(engine, call))
-
-    assert not are_touched({*program.forward, *program.evaluate, *program.predict})
-    assert are_touched(program.backward)
-
-
 # Two arrays with memory, in which all other buffers lie: anywhere, one over the other.
 HOSTS = {
     "memory": Buffer((40,), "real", "scratch"),
@@ -245,28 +231,6 @@ def test_a_missing_wait_is_seen(monkeypatch):
     monkeypatch.setattr(program_module, "spread", forgetful)
     assert gradients(Cpu()) == right
     assert gradients(Late()) != right
-
-
-def norms(device):
-    """Of two steps, each of two micro-batches, whose gradients are zeroed beside the pass."""
-    engine = engine_of(GPT2, np.float64, device, fusions=("matmul_bias_backward",))
-    for name in GPT2.parameters():
-        engine.write(name, np.full(GPT2.parameter_shapes()[name], 0.1))
-    engine.write("dloss", np.ones(1))
-    for _ in range(2):
-        engine.zero_gradients(beside=True)
-        for more in (True, False):
-            engine.forward()
-            engine.backward(more=more)
-        yield engine.gradient_norm()
-
-
-def test_the_first_backward_pass_of_a_step_waits_for_the_zeros(monkeypatch):
-    first, second = right = [*norms(Cpu())]
-    assert first == second > 0
-    assert [*norms(Late())] == right
-    monkeypatch.setattr(Engine, "_wait_for_zeros", lambda engine: None)
-    assert [*norms(Late())] != right
 
 
 def test_an_exchange_beside_the_pass_that_does_not_wait_for_both_branches_is_seen(monkeypatch):
