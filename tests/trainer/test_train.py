@@ -1,6 +1,5 @@
 """The training loop, on a model of two small layers and the embedded play."""
 
-import contextlib
 import json
 import os
 import re
@@ -33,7 +32,6 @@ from trainer.flags import Flags
 from trainer.model.fusion import FUSIONS
 from trainer.model.program import build
 from trainer.open import open_run
-from trainer.report import WIDTH_OF_A_LOG, open_console
 from trainer.train import train
 
 SIZE = dict(context=32, vocab=257, padded_vocab=384, layers=1, heads=2, channels=16)
@@ -51,13 +49,6 @@ def test_the_loss_falls_and_validation_frames_the_run(tmp_path):
     assert after < before - 1.5
     assert outcome.status == 0
     assert f"validation loss {before:.4f} -> {after:.4f}" in screen
-
-
-def test_a_run_says_at_its_start_whether_it_keeps_the_model(tmp_path):
-    _, screen = run(tmp_path, steps=1)
-    assert "run, no checkpoints: -n 100 writes one every 100 steps" in " ".join(screen.split())
-    _, screen = run(tmp_path, steps=1, checkpoint_every=5, output=str(tmp_path / "kept"))
-    assert "kept, a checkpoint every 5 steps and at the end" in " ".join(screen.split())
 
 
 def test_one_batch_can_be_memorized(tmp_path):
@@ -587,34 +578,10 @@ def test_a_resumed_run_keeps_its_rungs_and_its_loss_scale(tmp_path):
     assert state["stepper"]["scale"] == {"value": 65536.0, "good_steps": 4}
 
 
-def test_recomputing_is_the_same_run_in_less_memory(tmp_path):
-    plain, plain_screen = run(tmp_path, steps=2, output=str(tmp_path / "plain"))
-    spared, screen = run(tmp_path, steps=2, recompute=2, output=str(tmp_path / "spared"))
-    assert plain.val_losses == spared.val_losses
-    assert "spared by -r 2" in screen and "spared" not in plain_screen
-
-
 def test_a_folder_below_a_file_is_refused_before_the_model_is_opened(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(LadderError, match="file is a file; name a folder"):
         run(tmp_path, model="no such model", output=str(tmp_path / "file" / "run"))
-
-
-def test_a_log_has_room_for_its_tables():
-    with open(os.devnull, "w") as log, contextlib.redirect_stdout(log):
-        assert open_console().width == WIDTH_OF_A_LOG
-
-
-@pytest.mark.parametrize(
-    ("fuse", "says"),
-    [
-        (None, "no ops; --fuse names some"),
-        ("matmul_gelu,matmul_relu", "matmul_gelu"),  # the model has no ReLU
-    ],
-)
-def test_a_run_says_which_fusions_it_uses(tmp_path, fuse, says):
-    _, screen = run(tmp_path, steps=1, fuse=fuse)
-    assert re.search(rf"^fused +{says}$", screen, re.MULTILINE)
 
 
 def test_the_folder_holds_what_was_run(tmp_path):

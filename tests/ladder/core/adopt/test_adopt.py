@@ -288,15 +288,6 @@ def test_barriers_and_pipelines_of_cuda_come_along(kernel):
     assert header(text, "Needs")[0].endswith("sm >= 70")  # on no GPU of AMD
 
 
-def test_a_launch_in_a_loop_is_refused(tmp_path):
-    file = write(
-        tmp_path, PLAIN + "void go(float* out, float* inp, int n) {"
-        " for (int i = 0; i < 3; i++) k<<<n, 1>>>(out, inp, n); }",
-    )  # fmt: skip
-    with pytest.raises(LadderError, match="a launch stands in a loop"):
-        adopted("go", "gelu.forward", file)
-
-
 def test_types_that_differ_by_macro_serve_all_reals(tmp_path):
     file = write(
         tmp_path,

@@ -1,6 +1,5 @@
 """What stands between the markers of a page is made from kernels and results, and drift is seen."""
 
-import json
 import re
 
 import pytest
@@ -67,17 +66,6 @@ def write(site, *requests: str) -> str:
     return page.read_text()
 
 
-def test_words_around_the_blocks_stay(site):
-    assert write(site, "rungs layernorm.forward").startswith("Words.\n\n<!-- ladder:begin rungs")
-
-
-def test_the_kernels_of_the_repository_are_counted(tmp_path):
-    files = [path for path in pages.PACKAGE.glob("*/*/**/*.cu") if path.name[0].isdigit()]
-    request = "<!-- ladder:begin tally -->\n<!-- ladder:end -->"
-    shown = pages.render(request, tmp_path / "page.md", draw=False)
-    assert f"**{len(files)} kernels on " in shown
-
-
 def test_the_ladder_is_listed_with_links_to_its_files(site):
     text = write(site, "rungs layernorm.forward")
     for rung in find("layernorm.forward").rungs[1:]:
@@ -129,12 +117,6 @@ def test_a_passage_goes_from_one_line_to_another(site):
         write(site, "passage portable.cuh first=zzz")
 
 
-def test_some_lines_of_a_log_can_be_shown(site):
-    (results.FOLDER / "logs").mkdir()
-    (results.FOLDER / "logs" / "one.txt").write_text("# how\na 1\nb 2\nc 3\nd 4\n")
-    assert "```\nb 2\nc 3\n```" in write(site, "log one first=b last=3")
-
-
 def test_the_page_on_rungs_lists_keys_generations_headers_and_functions():
     page = pages.ROOT / "doc" / "how_to_read_a_rung.md"
     text = page.read_text(encoding="utf-8")
@@ -157,11 +139,6 @@ def test_the_last_rung_of_a_card_is_one_that_its_shared_memory_allows(site):
     assert "layernorm.forward" not in ids  # the same on all of them
 
 
-def test_of_a_header_some_lines_can_be_chosen(site):
-    text = write(site, 'header layernorm.forward 3 only="expect change"')
-    assert re.findall(r"- \*\*(\w+):", text) == ["Expect", "Change"]
-
-
 def test_a_change_leaves_out_header_comments_and_lines_that_are_only_indented(site):
     text = write(site, "change layernorm.forward 8 9")
     assert "+    for (; row < N; row += gridDim.x * ROWS) {" in text
@@ -175,16 +152,6 @@ def test_a_change_can_be_from_a_rung_of_another_ladder(site):
     text = write(site, "change matmul_gelu.forward 2")
     assert "+        pre[index] = p;" in text
     assert "sum += a[y][k]" not in text  # the product is the same
-
-
-def test_a_missing_measurement_names_the_command_that_makes_it(site):
-    pictures = (f"picture {kind} layernorm.backward" for kind in ("ladder", "roofline"))
-    requests = "table layernorm.backward", *pictures
-    text = write(site, *requests, "table layernorm.forward dtype=float16")
-    line = "_Not measured yet{}: `python -m ladder bench layernorm.{} --save`, on a GPU._"
-    assert line.format("", "backward") in text
-    assert line.format(" (float16)", "forward") in text
-    assert ".svg" not in text  # the pictures wait
 
 
 def test_the_table_holds_times_gains_and_shares(site):
@@ -313,17 +280,6 @@ def test_a_picture_is_drawn_and_names_its_numbers(site, kind):
     assert picture.read_bytes() == first
 
 
-def test_a_rung_that_was_renamed_after_its_measurement_has_its_new_title(site):
-    (content,) = results.load_all().values()
-    content["measurements"][0]["rows"][1]["idea"] = "a title of the past"
-    results.record(content["device"], content["measurements"][0])
-    text = write(site, "picture ladder layernorm.forward", "table layernorm.forward")
-    picture = (site / "doc" / "img" / "ladder-layernorm-forward.svg").read_text()
-    for shown in (text, picture):
-        assert find("layernorm.forward").rung(2).idea in shown
-        assert "a title of the past" not in shown
-
-
 def test_new_numbers_are_seen_as_drift(site):
     write(site, "table layernorm.forward", "picture ladder layernorm.forward")
     (content,) = results.load_all().values()
@@ -361,15 +317,6 @@ def test_the_sectors_of_each_array_are_counted(site):
         assert re.findall(r"[\d,]+ \(33%\)|\b384\b", row) == [f"{total}"] + ["128 (33%)"] * 3
 
 
-def test_a_small_share_is_not_nothing():
-    assert [tables.percent(share) for share in (1.0, 0.954, 0.01, 0.0038)] == [
-        "100%",
-        "95%",
-        "1%",
-        "0.38%",
-    ]
-
-
 @pytest.mark.emulator
 def test_counts_and_access_pictures_are_made_once(site, monkeypatch):
     text = write(site, "counts start.add 2", "picture access start.add 2")
@@ -402,13 +349,6 @@ def test_a_request_that_is_not_understood_is_refused_with_its_place(site, reques
     (site / "doc" / "layernorm.md").write_text(block(request_))
     with pytest.raises(LadderError, match=message):
         pages.update(write=False, root=site)
-
-
-def test_every_measured_op_that_computes_has_a_roofline_on_its_page():
-    text = "".join(path.read_text() for path in (pages.ROOT / "doc").rglob("*.md"))
-    for file in results.FOLDER.glob("*.json"):
-        for kept in json.loads(file.read_text())["measurements"]:
-            assert not kept["flops"] or f"picture roofline {kept['op']}" in text
 
 
 @pytest.mark.parametrize(("flops", "expected"), [(149e9, False), (151e9, True)])
