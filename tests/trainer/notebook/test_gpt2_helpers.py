@@ -10,7 +10,6 @@ import pytest
 from ladder.core.contract.ladder import find
 from ladder.core.measure.roofline import Roof
 from ladder.core.show.pages import ROOT
-from tests.trainer.commands.test_climb import gpu  # noqa: F401  a fixture
 from trainer.data.download import VARIABLE
 from trainer.model.gpt2 import GPT2Config
 from trainer.model.program import build

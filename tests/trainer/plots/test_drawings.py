@@ -1,6 +1,5 @@
 """A drawing shows the numbers that it is given."""
 
-import numpy as np
 from matplotlib.text import Text
 
 from trainer.plots import losses, runs, style, sweep
@@ -16,19 +15,6 @@ def test_a_run_whose_name_looks_like_a_formula_is_named_as_it_is():
     run = {runs.NORM: [(0, 5.0), (1, 4.0)]}
     assert "lr$_{$" in texts(runs.draw_runs({"lr$_{$": run}, "lr$_{$"))
     assert {"_1", "lr$_{$"} <= texts(runs.draw_runs({"_1": run, "lr$_{$": run}, ""))
-
-
-def test_panels_of_losses_share_limits_that_hold_all_curves_and_marks():
-    run = {"training loss": [(0, 5.5), (1, 4.9)], "validation loss": [(0, 5.6), (1, 4.4)]}
-    drawn = runs.draw_runs({"one": run}, "", marks={"validation loss": {"GPT-2": 3.4}})
-    limits = [axes.get_ylim() for axes in drawn.axes]
-    assert limits[0] == limits[1]
-    assert limits[0][0] < 3.4 and limits[0][1] > 5.6
-
-
-def test_a_moving_average_is_of_the_values_that_there_are():
-    np.testing.assert_allclose(runs.moving_average([1.0, 2.0, 6.0], 3), [1.5, 3.0, 4.0])
-    np.testing.assert_allclose(runs.moving_average([1.0, 2.0, 6.0], 9), [1.5, 3.0, 4.0])
 
 
 def test_a_sweep_marks_its_least_loss_and_spreads_values_by_their_size():

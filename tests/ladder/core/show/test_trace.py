@@ -36,12 +36,6 @@ def test_lanes_that_read_neighbours_share_sectors(reports):
         assert per_request(count) == (4.0, 4.0, "sectors")
 
 
-def test_a_line_is_the_line_of_the_file(reports):
-    source = FORWARD.rung(1).source.splitlines()
-    for count in reads_of_inp(reports[1], FORWARD.rung(1)):
-        assert "x[" in source[count.line - 1]
-
-
 def test_the_sectors_of_a_request_are_those_that_it_touches(reports):
     access = next(a for a in reports[1].accesses if a.buffer == "inp")
     assert touched_sectors(access) == [8 * lane for lane in range(32)]  # rows of 256 bytes
@@ -61,11 +55,6 @@ def test_a_picture_has_a_row_for_each_line_and_buffer(reports):
     ]
     with pytest.raises(LadderError, match="no access to global memory was recorded"):
         texts(lines=[1])
-
-
-def test_what_is_no_kernel_cannot_be_traced():
-    with pytest.raises(LadderError, match="is no kernel"):
-        trace(FORWARD, FORWARD.rung(0))
 
 
 @pytest.mark.parametrize("name", sorted(ladders()))
