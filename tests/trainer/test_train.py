@@ -16,10 +16,19 @@ from ladder.core.common.files import alone_in
 from ladder.core.contract.dtypes import DTYPES
 from ladder.core.contract.ladder import find
 from ladder.core.device.cpu import Cpu
-from ladder.core.device.inventory import cpp_compiler
 from ladder.core.device.open import open_device
 from ladder.core.emulator.emulated import Emulated
-from tests.trainer.tiny import SHAPE, add_size, highest_rungs, parameters, run, save_model, settings
+from tests.trainer.tiny import (
+    SHAPE,
+    add_size,
+    highest_rungs,
+    losses,
+    needs_compiler,
+    parameters,
+    run,
+    save_model,
+    settings,
+)
 from trainer import train as training
 from trainer.commands.sample import open_generator
 from trainer.data.token_files import write_tokens
@@ -35,10 +44,6 @@ from trainer.open import open_run
 from trainer.train import train
 
 SIZE = dict(context=32, vocab=257, padded_vocab=384, layers=1, heads=2, channels=16)
-
-
-def losses(directory):
-    return [e["train_loss"] for e in logs.read(directory / "log.jsonl") if "train_loss" in e]
 
 
 def test_the_loss_falls_and_validation_frames_the_run(tmp_path):
@@ -293,7 +298,7 @@ def interrupt_at(patch, number):
     patch.setattr(training, "take_step", step)
 
 
-def test_ctrl_c_finishes_the_step_and_writes_a_checkpoint(tmp_path, monkeypatch):
+def test_ctrl_c_finishes_the_step_and_writes_a_checkpoint_to_go_on_from(tmp_path, monkeypatch):
     interrupt_at(monkeypatch, 2)
     before = signal.getsignal(signal.SIGINT)  # ignored, where the tests run in the background
     outcome, screen = run(tmp_path, checkpoint_every=100)
@@ -302,6 +307,10 @@ def test_ctrl_c_finishes_the_step_and_writes_a_checkpoint(tmp_path, monkeypatch)
     assert len(losses(tmp_path / "run")) == 3
     assert "interrupted after 3 steps; checkpoint of step 3 written; continue with -y 1" in screen
     assert signal.getsignal(signal.SIGINT) is before
+    monkeypatch.undo()
+    run(tmp_path, checkpoint_every=100, resume=True)
+    run(tmp_path, checkpoint_every=100, output=str(tmp_path / "straight"))
+    assert losses(tmp_path / "run") == losses(tmp_path / "straight")
 
 
 def test_ctrl_c_without_checkpoints_writes_none_and_says_so(tmp_path, monkeypatch):
@@ -310,15 +319,6 @@ def test_ctrl_c_without_checkpoints_writes_none_and_says_so(tmp_path, monkeypatc
     assert outcome.status == 130
     assert checkpoint.latest(tmp_path / "run") is None
     assert "interrupted after 3 steps; no checkpoint was written" in screen
-
-
-def test_an_interrupted_run_continues_as_if_it_had_not_been_interrupted(tmp_path, monkeypatch):
-    with pytest.MonkeyPatch.context() as patch:
-        interrupt_at(patch, 2)
-        run(tmp_path, checkpoint_every=100)
-    run(tmp_path, checkpoint_every=100, resume=True)
-    run(tmp_path, checkpoint_every=100, output=str(tmp_path / "straight"))
-    assert losses(tmp_path / "run") == losses(tmp_path / "straight")
 
 
 def test_a_loss_that_is_not_finite_stops_the_run(tmp_path):
@@ -489,11 +489,6 @@ def test_without_a_network_the_run_says_what_it_uses_instead(tmp_path, monkeypat
     assert [path.name for path in Path("runs").iterdir()] == ["gpt2-play"]
     record = json.loads((outcome.directory / "config.json").read_text())
     assert record["dataset"] == "play" and record["notes"] == [n[len("note: ") :] for n in notes]
-
-
-needs_compiler = pytest.mark.skipif(
-    cpp_compiler().remedy is not None, reason="no C++ compiler for the emulator"
-)
 
 
 @pytest.mark.emulator

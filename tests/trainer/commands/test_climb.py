@@ -134,16 +134,6 @@ def two_rungs(gpu, monkeypatch):
 PROJECTION = "matmul.forward@C:64,OC:16"
 
 
-def test_the_climb_shows_where_an_op_has_two_rungs(two_rungs):
-    screen = io.StringIO()
-    result = climb.measure(config(rungs="best", fuse="none"), Display(Console(quiet=True), 0))
-    (stage,) = (s for s in result["stages"] if s["op"] == "matmul.forward")
-    assert stage["to"] == {"matmul.forward": "3", PROJECTION: "2"}
-    assert result["rungs"].items() >= stage["to"].items()
-    climb.show(result, Display(Console(file=screen, width=200), 0))
-    assert "1 -> 3, 2 at C:64,OC:16" in screen.getvalue()
-
-
 def test_the_profile_has_a_row_for_each_rung_of_an_op(two_rungs):
     result, _ = profile.measure(config(rungs="best", fuse="none"))
     rows = {row["op"]: (row["rung"], row["calls"]) for row in result["ops"]}

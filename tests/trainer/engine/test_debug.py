@@ -8,8 +8,7 @@ import pytest
 from ladder.core.common.errors import DeviceFault, LadderError
 from ladder.core.contract.ladder import find
 from ladder.core.device.cpu import Cpu
-from ladder.core.device.inventory import cpp_compiler
-from tests.trainer.tiny import run, settings
+from tests.trainer.tiny import needs_compiler, run, settings
 from trainer import train as training
 from trainer.engine.debug import wait
 from trainer.engine.steps import Steps
@@ -97,7 +96,7 @@ FAULT = """\
 
 
 @pytest.mark.emulator
-@pytest.mark.skipif(cpp_compiler().remedy is not None, reason="no C++ compiler for the emulator")
+@needs_compiler
 @pytest.mark.parametrize("debug_sync", [False, True])
 def test_a_kernel_that_faults_after_some_steps_is_named_with_the_checkpoint(tmp_path, debug_sync):
     """It passes the check that comes first: the shape of the run is none of those."""

@@ -2,7 +2,7 @@
 
 from matplotlib.text import Text
 
-from trainer.plots import losses, runs, style, sweep
+from trainer.plots import runs, sweep
 
 
 def texts(figure):
@@ -25,11 +25,3 @@ def test_a_sweep_marks_its_least_loss_and_spreads_values_by_their_size():
     assert axes.get_xscale() == "log"
     words = sweep.draw_sweep({"": [("cosine", 4.5), ("wsd", 4.25)]}, "schedule").axes[0]
     assert list(words.lines[0].get_xdata()) == [0, 1]
-
-
-def test_an_svg_is_for_light_and_dark_pages_and_a_png_is_as_drawn(tmp_path):
-    figure = losses.compare([4.0, 2.0], [4.0, 2.0], ("one", "other"))
-    for name in ("losses.svg", "losses.png"):
-        style.save(figure, tmp_path / name)
-    assert "prefers-color-scheme:dark" in (tmp_path / "losses.svg").read_text()
-    assert (tmp_path / "losses.png").read_bytes().startswith(b"\x89PNG")

@@ -268,16 +268,6 @@ def test_with_more_tokens_gradients_are_exchanged_later_and_more_at_once(
     assert early == sorted(attention[::-1][::layers]) and end == len(program.backward)
 
 
-@pytest.mark.parametrize(("least", "groups"), [(1, [1, 1, 1]), (7_000, [1, 2]), (10**9, [3])])
-def test_weights_of_several_small_buckets_are_sent_together(monkeypatch, least, groups):
-    """The token table's bucket has more than 7,000 elements, the two others together fewer."""
-    monkeypatch.setattr(update, "LEAST_GATHERED", least)
-    program = build(SHAPE, 2, 16, sharding=Sharding(0, 2, 1, True))
-    sent = [item.calls[0].buffers for item in program.apply if isinstance(item, Fork)]
-    assert [len(names) for names in sent] == groups
-    assert sum(sent, ()) == ("parameters.2", "parameters.1", "parameters.0")
-
-
 @pytest.mark.parametrize("zero", [0, 1])
 def test_rounding_at_random_draws_the_same_words_on_any_number_of_ranks(folder, zero):
     """Without gradients, weight decay alone moves the weights: only rounding could differ."""

@@ -329,21 +329,6 @@ def test_in_a_cluster_each_row_is_asked_for_once_and_reaches_all_who_need_it():
 
 
 @pytest.mark.emulator
-def test_exponentials_of_one_warpgroup_overlap_with_products_of_the_other():
-    events = recording.record("attention.forward", "16bit-13", "bfloat16", "B=1 T=256 C=64 NH=1")
-    durations = replay.Durations(copy=6, product=2, store=1, softmax=4)
-    spans = replay.Replay(events, 1, durations).spans
-
-    def of(kind, group):
-        return [span for span in spans if (span.kind, span.row) == (kind, ("consumer", group))]
-
-    assert [len(of("product", group)) for group in (0, 1)] == [2 * 3, 2 * 4]  # two for each tile
-    assert [len(of("softmax", group)) for group in (0, 1)] == [3, 4]
-    for span in of("softmax", 0):
-        assert any(p.start < span.end and span.start < p.end for p in of("product", 1))
-
-
-@pytest.mark.emulator
 def test_links_carry_what_the_rungs_of_an_all_reduce_promise():
     """In vectors; 3 ranks: the floor is 4/3."""
     shape = "R=3 N=3072"
@@ -359,3 +344,18 @@ def test_links_carry_what_the_rungs_of_an_all_reduce_promise():
     assert one_shot == pytest.approx(apart, abs=0.01)
     assert ring == pytest.approx(np.roll(np.eye(3), 1, axis=1) * 4 / 3, abs=0.01)
     assert two_shot == pytest.approx(apart * 2 / 3, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("picture", "shape", "says"),
+    [
+        ("tile matmul.forward 3", None, r"no picture tile; there are tiles, .*banks"),
+        ("banks matmul.forward 3", None, "picture banks takes op rung line"),
+        ("ring matmul.forward 3", "N=1 C=1 OC=1", r"includes no async\.cuh"),
+        ("timeline matmul.forward 3", "N=64 C=64 OC=64", "it uses no mbarrier"),
+        ("links residual.forward 1", "N=8", r"residual.forward has no ranks"),
+    ],
+)
+def test_what_has_no_such_picture_is_refused(picture, shape, says):
+    with pytest.raises(LadderError, match=says):
+        pictures.make(*picture.split(), **({"shape": shape} if shape else {}))
