@@ -82,12 +82,6 @@ CASES = {
         "CuPy does not import (libcudart.so.13: cannot open shared object file: No such file or "
         f"directory): {install('cuda13')}",
     ),
-    "no libnvrtc": (
-        12080,
-        MISSING_LIBRARY.replace("libcudart.so.13", "libnvrtc.so.12"),
-        "CuPy does not import (libnvrtc.so.12: cannot open shared object file: No such file or "
-        f"directory): {install('cuda12')}",
-    ),
     "no GPU": (
         13000,
         fake(NO_GPU),
