@@ -252,3 +252,24 @@ def test_the_larger_of_the_two_times_is_the_limit_of_a_measurement(flops, expect
     assert tables.by_products(measurement) is expected
     measurement["roof"]["matrix_tflops"] = None
     assert not tables.by_products(measurement)
+
+
+@pytest.mark.emulator
+def test_how_often_a_load_is_used_is_counted(site):
+    shape = 'shape="N=32 C=32 OC=32"'
+    text = write(site, f"reuse matmul.forward 1 2 {shape}")
+    # rung 1: of a warp, 2 loads for a multiply-add, 1 + 32 sectors for 64 FLOPs; and the bias
+    loads, sectors = 2 * 32 + 1, 33 * 32 + 4
+    assert f"| 1: one thread per output | {32 / loads:.2f} | {64 / sectors:.2f} |  |" in text
+    assert re.search(r"\| 2: shared-memory tiling \| [\d.]+ \| [\d.]+ \| 0\.2\d \|", text)
+    assert pages.update(write=False, root=site) == []
+
+
+@pytest.mark.emulator
+def test_the_sectors_of_each_array_are_counted(site):
+    text = write(site, 'traffic start.add 2 3 shape="N=1024"')
+    total = 3 * 1024 * 4 // 32  # of two inputs and an output, all of whose accesses are coalesced
+    rows = re.findall(r"^\| [23]: .*", text, re.MULTILINE)
+    assert len(rows) == 2
+    for row in rows:
+        assert re.findall(r"[\d,]+ \(33%\)|\b384\b", row) == [f"{total}"] + ["128 (33%)"] * 3
