@@ -9,7 +9,6 @@ from ladder.core.common.errors import DeviceFault, LadderError
 from ladder.core.contract.ladder import find
 from ladder.core.device.cpu import Cpu
 from tests.trainer.tiny import needs_compiler, run, settings
-from trainer import train as training
 from trainer.engine.debug import wait
 from trainer.engine.steps import Steps
 from trainer.files import checkpoint
@@ -66,27 +65,6 @@ def test_debug_sync_names_the_op_that_a_fault_is_in(tmp_path, monkeypatch):
     assert issubclass(DeviceFault, LadderError)
     with pytest.raises(DeviceFault):
         wait(setup.engine, setup.kernels.program.forward[0])
-
-
-def test_after_a_fault_the_last_checkpoint_is_named_and_intact(tmp_path, monkeypatch):
-    monkeypatch.setattr(Cpu, "asynchronous", True)
-    original = training.take_step
-
-    def step(steps, loader, number):
-        if number == 5:
-            raise DeviceFault("GPU: an illegal memory access was encountered")
-        return original(steps, loader, number)
-
-    monkeypatch.setattr(training, "take_step", step)
-    with pytest.raises(DeviceFault) as told:
-        run(tmp_path, checkpoint_every=2)
-    directory = tmp_path / "run"
-    assert f"the checkpoint of step 4 in {directory} is intact; continue with -y 1" in str(
-        told.value
-    )
-    assert "--debug-sync names the op at fault" in str(told.value)
-    tensors, _ = checkpoint.load(directory, 4)
-    assert np.isfinite(tensors["wte"]).all()
 
 
 FAULT = """\

@@ -179,8 +179,6 @@ def test_picks_of_dimensions_that_the_op_no_longer_has_are_left_aside(kept):
     "damage",
     [
         {"question": None},
-        {"question": {"device": "mine"}},
-        {"question": {"device": "mine", "op": "start.add", "dtype": "float32", "dims": {"N": [1]}}},
         {
             "question": {"device": "mine", "op": "start.add", "dtype": "float32", "dims": {}},
             "rungs": {"x": {"rough": "fast"}},
