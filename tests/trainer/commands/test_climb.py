@@ -116,29 +116,20 @@ def test_ops_are_raised_one_by_one_the_slowest_first(gpu, tmp_path):
     assert result["job"]["fusions"] == tuple(FUSIONS)
 
 
-@pytest.fixture
-def two_rungs(gpu, monkeypatch):
+def test_the_profile_has_a_row_for_each_rung_of_an_op(gpu, monkeypatch):
     """The best rungs of matmul.forward are 3 and, at one of its shapes, 2."""
-    choose = rung_choice.choose
+    choose, projection = rung_choice.choose, "matmul.forward@C:64,OC:16"
 
     def choose_two(calls, wanted, *more, **options):
-        choices = choose(calls, wanted, *more, **options)
-        if wanted.rung_set == "best":
-            choices[PROJECTION] = rung_choice.Choice(rung_of("matmul.forward", 2), "so")
-        return choices
+        two = {projection: rung_choice.Choice(rung_of("matmul.forward", 2), "so")}
+        return choose(calls, wanted, *more, **options) | two
 
     monkeypatch.setattr(rung_choice, "choose", choose_two)
-
-
-PROJECTION = "matmul.forward@C:64,OC:16"
-
-
-def test_the_profile_has_a_row_for_each_rung_of_an_op(two_rungs):
     result, _ = profile.measure(config(rungs="best", fuse="none"))
     rows = {row["op"]: (row["rung"], row["calls"]) for row in result["ops"]}
     program = build(registry.named_shape("d2", GPT2Tokenizer.vocab), 2, 5)
     calls = sum(call.op == "matmul.forward" for call in program.training_step)
-    assert rows[PROJECTION] == ("2", 2)
+    assert rows[projection] == ("2", 2)
     assert rows["matmul.forward"] == ("3", calls - 2)
 
 

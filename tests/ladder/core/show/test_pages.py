@@ -273,3 +273,17 @@ def test_the_sectors_of_each_array_are_counted(site):
     assert len(rows) == 2
     for row in rows:
         assert re.findall(r"[\d,]+ \(33%\)|\b384\b", row) == [f"{total}"] + ["128 (33%)"] * 3
+
+
+def test_the_last_rung_of_a_card_is_one_that_its_shared_memory_allows(site):
+    rows = re.findall(r"^\| `(.+?)` \|(.*)", write(site, "cards"), re.MULTILINE)
+    ids = {op: re.findall(r"\[(\S+)\]", cells) for op, cells in rows}
+    assert ids["crossentropy.fused"] == ["6", "4", "4", "6", "6", "4"]  # 163 KB, 99 KB, 227 KB
+    assert "layernorm.forward" not in ids  # the same on all of them
+
+
+def test_the_overview_has_the_best_rung_of_what_was_measured(site):
+    text = write(site, "overview")
+    assert "| layernorm.forward | N=65536 C=768, bfloat16 |" in text
+    assert "shared-memory tree reduction | 200.0 | 25% | 50% of PyTorch eager |" in text
+    assert "layernorm.backward" not in text
