@@ -64,13 +64,6 @@ def test_it_has_every_rung(run):
     assert listed == [f"{op} {rung.id}" for op, it in ladders().items() for rung in it.rungs]
 
 
-def test_commands_name_themselves_as_installed(run):
-    call = "import sys, kernel_ladder; sys.argv[1:] = ['bench', '--help']; kernel_ladder._ladder()"
-    help = run("-c", call)
-    assert "kernel-ladder bench" in help
-    assert "python -m ladder" not in help
-
-
 def test_a_rung_and_a_strangers_file_are_checked_and_traced(run, tmp_path):
     mine = shutil.copy(ROOT / "ladder/start/add/1_chunk_per_thread.cu", tmp_path / "mine.cu")
     for command, says in (("check", "passed"), ("trace", "sectors")):

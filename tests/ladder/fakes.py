@@ -5,6 +5,8 @@ from ladder.core.contract.libraries import Libraries
 from ladder.core.contract.op import Op
 from ladder.core.contract.rung_file import Rung
 from ladder.core.device.cpu import Cpu
+from ladder.core.measure.pick import Choice
+from ladder.core.measure.pick import pick as pick_each
 
 
 class FakeGpu(Cpu):
@@ -54,3 +56,9 @@ class FakeLadder(Ladder):
 
 def ladder(*rungs: Rung, op: Op | None = None) -> Ladder:
     return FakeLadder(op or find("start.add").op, rungs)
+
+
+def pick(*args, **options) -> Choice:
+    """The choice at one shape."""
+    (choice,) = pick_each(*args, **options)
+    return choice

@@ -113,14 +113,6 @@ def test_trace_prints_sectors_and_draws(tmp_path, capsys):
     assert capsys.readouterr().err.startswith(f"ladder: cannot draw --picture {path}: ")
 
 
-def test_sass_prints_instructions_and_registers(capsys):
-    pytest.importorskip("nvidia", reason="needs NVIDIA's compiler: pip install -e '.[compile]'")
-    assert main(["sass", "layernorm.forward", "3", "--dtype", "fp32", "--arch", "sm_80"]) == 0
-    out = capsys.readouterr().out
-    assert "LDG.E" in out
-    assert "registers" in out
-
-
 @pytest.mark.emulator
 def test_sass_and_trace_take_the_type_that_the_rung_is_written_for(capsys):
     pytest.importorskip("nvidia", reason="needs NVIDIA's compiler: pip install -e '.[compile]'")

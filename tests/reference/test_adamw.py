@@ -18,31 +18,6 @@ def step(weight, grad, *, decay=1.0, steps=1, norm=None, master=None, rng=None, 
     return m, v
 
 
-def test_first_step_moves_each_weight_by_lr_against_its_gradient():
-    weight, grad = np.array([1.0, 2.0, 3.0]), np.array([0.5, -7.0, 1e-3])
-    step(weight, grad)
-    np.testing.assert_allclose(weight, [0.9, 2.1, 2.9], rtol=1e-5)
-
-
-def test_a_constant_gradient_moves_by_lr_every_step():
-    weight = np.zeros(3)
-    step(weight, np.array([0.5, -7.0, 1e-3]), steps=5)
-    np.testing.assert_allclose(weight, [-0.5, 0.5, -0.5], rtol=1e-4)
-
-
-def test_decay_shrinks_weights_without_entering_the_moments():
-    weight = np.array([2.0, -4.0])
-    m, v = step(weight, np.zeros(2), weight_decay=0.5)
-    np.testing.assert_allclose(weight, [2 * 0.95, -4 * 0.95])
-    assert not m.any() and not v.any()
-
-
-def test_decay_0_leaves_weights_alone():
-    weight = np.array([2.0, -4.0])
-    step(weight, np.zeros(2), weight_decay=0.5, decay=0.0)
-    np.testing.assert_array_equal(weight, [2.0, -4.0])
-
-
 @pytest.mark.parametrize(("norm", "factor"), [(10.0, 0.1), (0.5, 1.0)])
 def test_clipping_scales_down_gradients_longer_than_clip(norm, factor):
     grad = np.array([3.0, -1.0])

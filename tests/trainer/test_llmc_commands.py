@@ -132,6 +132,11 @@ def test_llmcs_scripts_are_understood(name):
 @pytest.mark.parametrize(
     ("name", "layers", "heads", "channels", "context"),
     [
+        ("gpt2", 12, 12, 768, 1024),
+        ("gpt2-medium", 24, 16, 1024, 1024),
+        ("gpt2-large", 36, 20, 1280, 1024),
+        ("gpt2-xl", 48, 25, 1600, 1024),
+        ("d6", 6, 6, 384, 1024),
         ("gpt2:d12", 12, 12, 768, 1024),
         ("gpt2:d48", 48, 25, 1600, 1024),
         ("gpt3:c384", 6, 6, 384, 2048),
@@ -142,8 +147,8 @@ def test_llmcs_scripts_are_understood(name):
         ("gpt3:c12288", 96, 96, 12288, 2048),
     ],
 )
-def test_llmcs_descriptors_are_models(name, layers, heads, channels, context):
+def test_sizes_and_llmcs_descriptors_are_models(name, layers, heads, channels, context):
     shape = named_shape(name, 50257)
     sizes = shape.layers, shape.heads, shape.channels, shape.context, shape.padded_vocab
     assert sizes == (layers, heads, channels, context, 50304)
-    assert shape.refusal() is None
+    assert shape.refusal() is None and shape.dropout == 0

@@ -9,9 +9,18 @@ import pytest
 
 from ladder.core.common.errors import LadderError
 from ladder.core.contract.ladder import find
-from ladder.core.device.inventory import cpp_compiler
-from tests.trainer.tiny import PARAMETERS, SHAPE, parameters, resolved, run, save_model, settings
-from trainer.files import checkpoint, logs
+from tests.trainer.tiny import (
+    PARAMETERS,
+    SHAPE,
+    losses,
+    needs_compiler,
+    parameters,
+    resolved,
+    run,
+    save_model,
+    settings,
+)
+from trainer.files import checkpoint
 from trainer.files.weights import open_model
 from trainer.flags import Flags
 from trainer.model.program import build
@@ -22,14 +31,7 @@ DROPPING = dataclasses.replace(SHAPE, dropout=0.1)
 WITH_MASTERS = {"dtype": "bf16", "stochastic_rounding": True}
 
 
-needs_compiler = pytest.mark.skipif(
-    cpp_compiler().remedy is not None, reason="no C++ compiler for the emulator"
-)
 DEVICES = ["cpu", pytest.param("emulated", marks=(needs_compiler, pytest.mark.emulator))]
-
-
-def losses(directory):
-    return [e["train_loss"] for e in logs.read(directory / "log.jsonl") if "train_loss" in e]
 
 
 def assert_same(a, b):

@@ -1,6 +1,5 @@
 """The training loop, on a model of two small layers and the embedded play."""
 
-import contextlib
 import json
 import os
 import re
@@ -17,10 +16,19 @@ from ladder.core.common.files import alone_in
 from ladder.core.contract.dtypes import DTYPES
 from ladder.core.contract.ladder import find
 from ladder.core.device.cpu import Cpu
-from ladder.core.device.inventory import cpp_compiler
 from ladder.core.device.open import open_device
 from ladder.core.emulator.emulated import Emulated
-from tests.trainer.tiny import SHAPE, add_size, highest_rungs, parameters, run, save_model, settings
+from tests.trainer.tiny import (
+    SHAPE,
+    add_size,
+    highest_rungs,
+    losses,
+    needs_compiler,
+    parameters,
+    run,
+    save_model,
+    settings,
+)
 from trainer import train as training
 from trainer.commands.sample import open_generator
 from trainer.data.token_files import write_tokens
@@ -33,14 +41,9 @@ from trainer.flags import Flags
 from trainer.model.fusion import FUSIONS
 from trainer.model.program import build
 from trainer.open import open_run
-from trainer.report import WIDTH_OF_A_LOG, open_console
 from trainer.train import train
 
 SIZE = dict(context=32, vocab=257, padded_vocab=384, layers=1, heads=2, channels=16)
-
-
-def losses(directory):
-    return [e["train_loss"] for e in logs.read(directory / "log.jsonl") if "train_loss" in e]
 
 
 def test_the_loss_falls_and_validation_frames_the_run(tmp_path):
@@ -51,13 +54,6 @@ def test_the_loss_falls_and_validation_frames_the_run(tmp_path):
     assert after < before - 1.5
     assert outcome.status == 0
     assert f"validation loss {before:.4f} -> {after:.4f}" in screen
-
-
-def test_a_run_says_at_its_start_whether_it_keeps_the_model(tmp_path):
-    _, screen = run(tmp_path, steps=1)
-    assert "run, no checkpoints: -n 100 writes one every 100 steps" in " ".join(screen.split())
-    _, screen = run(tmp_path, steps=1, checkpoint_every=5, output=str(tmp_path / "kept"))
-    assert "kept, a checkpoint every 5 steps and at the end" in " ".join(screen.split())
 
 
 def test_one_batch_can_be_memorized(tmp_path):
@@ -302,7 +298,7 @@ def interrupt_at(patch, number):
     patch.setattr(training, "take_step", step)
 
 
-def test_ctrl_c_finishes_the_step_and_writes_a_checkpoint(tmp_path, monkeypatch):
+def test_ctrl_c_finishes_the_step_and_writes_a_checkpoint_to_go_on_from(tmp_path, monkeypatch):
     interrupt_at(monkeypatch, 2)
     before = signal.getsignal(signal.SIGINT)  # ignored, where the tests run in the background
     outcome, screen = run(tmp_path, checkpoint_every=100)
@@ -311,6 +307,10 @@ def test_ctrl_c_finishes_the_step_and_writes_a_checkpoint(tmp_path, monkeypatch)
     assert len(losses(tmp_path / "run")) == 3
     assert "interrupted after 3 steps; checkpoint of step 3 written; continue with -y 1" in screen
     assert signal.getsignal(signal.SIGINT) is before
+    monkeypatch.undo()
+    run(tmp_path, checkpoint_every=100, resume=True)
+    run(tmp_path, checkpoint_every=100, output=str(tmp_path / "straight"))
+    assert losses(tmp_path / "run") == losses(tmp_path / "straight")
 
 
 def test_ctrl_c_without_checkpoints_writes_none_and_says_so(tmp_path, monkeypatch):
@@ -319,15 +319,6 @@ def test_ctrl_c_without_checkpoints_writes_none_and_says_so(tmp_path, monkeypatc
     assert outcome.status == 130
     assert checkpoint.latest(tmp_path / "run") is None
     assert "interrupted after 3 steps; no checkpoint was written" in screen
-
-
-def test_an_interrupted_run_continues_as_if_it_had_not_been_interrupted(tmp_path, monkeypatch):
-    with pytest.MonkeyPatch.context() as patch:
-        interrupt_at(patch, 2)
-        run(tmp_path, checkpoint_every=100)
-    run(tmp_path, checkpoint_every=100, resume=True)
-    run(tmp_path, checkpoint_every=100, output=str(tmp_path / "straight"))
-    assert losses(tmp_path / "run") == losses(tmp_path / "straight")
 
 
 def test_a_loss_that_is_not_finite_stops_the_run(tmp_path):
@@ -500,11 +491,6 @@ def test_without_a_network_the_run_says_what_it_uses_instead(tmp_path, monkeypat
     assert record["dataset"] == "play" and record["notes"] == [n[len("note: ") :] for n in notes]
 
 
-needs_compiler = pytest.mark.skipif(
-    cpp_compiler().remedy is not None, reason="no C++ compiler for the emulator"
-)
-
-
 @pytest.mark.emulator
 @needs_compiler
 @pytest.mark.parametrize(
@@ -587,34 +573,10 @@ def test_a_resumed_run_keeps_its_rungs_and_its_loss_scale(tmp_path):
     assert state["stepper"]["scale"] == {"value": 65536.0, "good_steps": 4}
 
 
-def test_recomputing_is_the_same_run_in_less_memory(tmp_path):
-    plain, plain_screen = run(tmp_path, steps=2, output=str(tmp_path / "plain"))
-    spared, screen = run(tmp_path, steps=2, recompute=2, output=str(tmp_path / "spared"))
-    assert plain.val_losses == spared.val_losses
-    assert "spared by -r 2" in screen and "spared" not in plain_screen
-
-
 def test_a_folder_below_a_file_is_refused_before_the_model_is_opened(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(LadderError, match="file is a file; name a folder"):
         run(tmp_path, model="no such model", output=str(tmp_path / "file" / "run"))
-
-
-def test_a_log_has_room_for_its_tables():
-    with open(os.devnull, "w") as log, contextlib.redirect_stdout(log):
-        assert open_console().width == WIDTH_OF_A_LOG
-
-
-@pytest.mark.parametrize(
-    ("fuse", "says"),
-    [
-        (None, "no ops; --fuse names some"),
-        ("matmul_gelu,matmul_relu", "matmul_gelu"),  # the model has no ReLU
-    ],
-)
-def test_a_run_says_which_fusions_it_uses(tmp_path, fuse, says):
-    _, screen = run(tmp_path, steps=1, fuse=fuse)
-    assert re.search(rf"^fused +{says}$", screen, re.MULTILINE)
 
 
 def test_the_folder_holds_what_was_run(tmp_path):

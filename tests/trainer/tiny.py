@@ -12,8 +12,9 @@ from rich.console import Console
 
 from ladder.core.contract.ladder import find
 from ladder.core.contract.target import Target
+from ladder.core.device.inventory import cpp_compiler
 from trainer.engine.kernel_settings import KernelSettings, resolve_kernels
-from trainer.files import checkpoint
+from trainer.files import checkpoint, logs
 from trainer.files.weights import state_of
 from trainer.flags import DeviceChoice, Flags, TrainConfig, resolve_run
 from trainer.model import registry
@@ -28,6 +29,10 @@ SHAPE = GPT2Config(
 )
 
 PARAMETERS = tuple(SHAPE.parameters())
+
+needs_compiler = pytest.mark.skipif(
+    cpp_compiler().remedy is not None, reason="no C++ compiler for the emulator"
+)
 
 
 def add_size(patch: pytest.MonkeyPatch, name: str, **fields: float) -> None:
@@ -110,9 +115,25 @@ def resolved(kind: str, context: int = 1024, **typed: Any) -> TrainConfig:
     )
 
 
+def losses(directory: Path) -> list[float]:
+    """The training losses of a run, step by step."""
+    return [e["train_loss"] for e in logs.read(directory / "log.jsonl") if "train_loss" in e]
+
+
 def parameters(directory: Path, step: int) -> dict[str, np.ndarray]:
     """All tensors of a checkpoint."""
     return dict(checkpoint.load(directory, step)[0])
+
+
+def whole(config, pieces) -> tuple[Any, dict[str, np.ndarray]]:
+    """The configuration, and the parameters of a file put together as the engine does."""
+    found = {name: np.full(shape, np.nan) for name, shape in config.parameter_shapes().items()}
+    for name, layer, array in pieces:
+        assert array.dtype == np.float32
+        target = found[name] if layer is None else found[name][layer]
+        assert array.shape == target.shape
+        target[...] = array
+    return config, found
 
 
 def highest_rungs(calls: Iterable[Call], target: Target) -> dict[str, str]:

@@ -14,17 +14,6 @@ SMS = 132
 SIZES = st.integers(1, 400)
 
 
-@pytest.mark.parametrize(
-    ("columns", "waves_of_256", "waves_of_192", "chosen"),
-    [(768, 1, 1, 192), (2304, 3, 3, 192), (3072, 3, 4, 256), (50304, 48, 64, 256)],
-)
-def test_a_narrow_tile_where_it_takes_no_more_waves(columns, waves_of_256, waves_of_192, chosen):
-    high = 4096 // 128
-    assert ceil_div(high * ceil_div(columns, 256), SMS) == waves_of_256
-    assert ceil_div(high * ceil_div(columns, 192), SMS) == waves_of_192
-    assert tiles.tile_columns(high, columns, SMS, 256, 192) == chosen
-
-
 @pytest.mark.parametrize("id", [12, 13, 14])
 def test_the_shape_for_stream_k_cuts_the_last_steps_of_a_tile(id):
     """As backward_weight 16bit rungs 12 to 14 find it out, for one of 3 tiles."""

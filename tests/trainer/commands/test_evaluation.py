@@ -159,18 +159,6 @@ def test_examples_of_similar_length_share_a_batch():
     assert sorted(map(id, examples)) == sorted(id(e) for group in groups.values() for e in group)
 
 
-def test_a_batch_is_as_long_as_its_longest_example():
-    """At eight rows, two examples to a batch: the short one of a pair is padded."""
-    lengths = [9, 3, 8, 4, 3]
-    examples = [Example([1] * n, [[2]] * 4, 0) for n in lengths]
-    groups = scoring.by_length(examples, B=8, context=32, grain=4)
-    assert {T: [len(e.context) for e in group] for T, group in groups.items()} == {
-        12: [9, 8],
-        4: [4, 3, 3],
-    }
-    assert [*scoring.by_length(examples, B=1, context=32, grain=4)] == [12, 8, 4]
-
-
 def test_where_kernels_run_all_batches_have_one_length():
     examples = make_examples(11, longest=40)
     context, most = 1024, scoring.longest(examples)
@@ -299,20 +287,6 @@ def test_the_memory_of_two_lengths_counts_at_every_batch_size(tmp_path, hellaswa
     with pytest.raises(LadderError, match=r"-b 12 .*-b 8 is the largest that fits"):
         evaluation.main([*words, "12"])
     assert evaluation.main([*words, "4"]) == 0
-
-
-def test_where_no_batch_fits_the_remedy_is_a_flag_that_the_command_has(tmp_path, monkeypatch):
-    path = tmp_path / "one.bin"
-    write_examples(path, [Example([1], [[2]] * 4, 0)])
-    monkeypatch.setattr(memory, "available_on_host", lambda: 1 << 10)
-    words = [str(path), "-e", save_model(tmp_path / "m"), "--device", "cpu"]
-    with pytest.raises(LadderError, match=r"^-b 4 T=\d+ needs .*; choose a smaller -e$"):
-        evaluation.main(words)
-
-
-def test_a_share_comes_with_its_standard_error():
-    """HellaSwag's 10,042 examples: sqrt(0.25 * 0.75 / 10042) is 0.0043."""
-    assert evaluation.describe(2510, 10042) == "0.2500 ± 0.0043 (2,510 of 10,042)"
 
 
 @pytest.mark.parametrize(

@@ -204,15 +204,6 @@ def test_a_run_prints_no_control_characters_and_its_log_keeps_them(tmp_path, mon
     assert samples and all(text.endswith("a\x1b[2Jz") for text in samples)
 
 
-def test_the_prompt_may_be_longer_than_the_context(tmp_path):
-    model = save_model(tmp_path / "model")
-    flags = Flags(model=model, device="cpu", prompt="x" * 100, data_dir=str(tmp_path))
-    config, tokenizer, generator = sample.open_generator(flags)
-    prompt = encode_prompt(tokenizer, config.prompt)
-    assert len(prompt) > SHAPE.context
-    assert len(list(generator.generate([prompt], 3, [np.random.default_rng(0)]))) == 3
-
-
 def test_missing_weights_are_not_sampled_from(tmp_path, monkeypatch):
     def offline(*_):
         raise download.DownloadError("cannot download it")

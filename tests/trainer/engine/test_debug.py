@@ -8,9 +8,7 @@ import pytest
 from ladder.core.common.errors import DeviceFault, LadderError
 from ladder.core.contract.ladder import find
 from ladder.core.device.cpu import Cpu
-from ladder.core.device.inventory import cpp_compiler
-from tests.trainer.tiny import run, save_model, settings
-from trainer import train as training
+from tests.trainer.tiny import needs_compiler, run, settings
 from trainer.engine.debug import wait
 from trainer.engine.steps import Steps
 from trainer.files import checkpoint
@@ -69,36 +67,6 @@ def test_debug_sync_names_the_op_that_a_fault_is_in(tmp_path, monkeypatch):
         wait(setup.engine, setup.kernels.program.forward[0])
 
 
-def test_after_a_fault_the_last_checkpoint_is_named_and_intact(tmp_path, monkeypatch):
-    monkeypatch.setattr(Cpu, "asynchronous", True)
-    original = training.take_step
-
-    def step(steps, loader, number):
-        if number == 5:
-            raise DeviceFault("GPU: an illegal memory access was encountered")
-        return original(steps, loader, number)
-
-    monkeypatch.setattr(training, "take_step", step)
-    with pytest.raises(DeviceFault) as told:
-        run(tmp_path, checkpoint_every=2)
-    directory = tmp_path / "run"
-    assert f"the checkpoint of step 4 in {directory} is intact; continue with -y 1" in str(
-        told.value
-    )
-    assert "--debug-sync names the op at fault" in str(told.value)
-    tensors, _ = checkpoint.load(directory, 4)
-    assert np.isfinite(tensors["wte"]).all()
-
-
-def test_a_fault_without_checkpoints_says_so(tmp_path, monkeypatch):
-    def step(steps, loader, number):
-        raise DeviceFault("GPU: an illegal memory access was encountered")
-
-    monkeypatch.setattr(training, "take_step", step)
-    with pytest.raises(DeviceFault, match="there is no checkpoint, since they are off"):
-        run(tmp_path, model=save_model(tmp_path / "other"))
-
-
 FAULT = """\
     // once the first steps have moved the weights; downwards, since above there may be no addresses
     if (N == 2048 && i == 5 && to_float(inp[i]) > 0.5f) *(out - (1ll << 40)) = to_real(1.0f);
@@ -106,7 +74,7 @@ FAULT = """\
 
 
 @pytest.mark.emulator
-@pytest.mark.skipif(cpp_compiler().remedy is not None, reason="no C++ compiler for the emulator")
+@needs_compiler
 @pytest.mark.parametrize("debug_sync", [False, True])
 def test_a_kernel_that_faults_after_some_steps_is_named_with_the_checkpoint(tmp_path, debug_sync):
     """It passes the check that comes first: the shape of the run is none of those."""
@@ -128,11 +96,3 @@ def test_a_kernel_that_faults_after_some_steps_is_named_with_the_checkpoint(tmp_
         str(told.value),
     )
     run(tmp_path, steps=step + 1, resume=True, device="emulated", rung={"gelu.forward": "1"})
-
-
-def test_debug_nan_hints_at_an_overflow_of_fp16s_loss_scale(tmp_path):
-    setup = open_run(Flags(**settings(tmp_path, debug_nan=True, dtype="fp16")))
-    steps = Steps(setup.config, setup.engine)
-    steps.scale.value = 1e38
-    with pytest.raises(LadderError, match=r"not finite: .*; with fp16 that may be a"):
-        take_step(steps, setup.train, 0)

@@ -57,15 +57,6 @@ def test_without_a_driver_it_is_the_cpu(monkeypatch):
     assert (place, notes) == (DeviceChoice("cpu", False, "fp32"), [])
 
 
-def test_several_ranks_without_a_gpu_say_that_they_use_the_cpu(monkeypatch):
-    monkeypatch.setattr(choice, "default_gpu", lambda: None)
-    _, place, notes = choice.open_for(None, None, "gpt2", local_rank=1)
-    assert place == DeviceChoice("cpu", False, "fp32")
-    assert notes == [
-        "no GPU was found ('python -m trainer doctor' says why): this run uses the CPU"
-    ]
-
-
 def test_a_gpu_that_cannot_be_opened_is_reported(monkeypatch):
     def refuse(name):
         if name == "cpu":

@@ -1,6 +1,5 @@
 """Which fusions a run uses, by flags, rungs, device and measurement."""
 
-import contextlib
 import dataclasses
 import json
 
@@ -11,8 +10,7 @@ from ladder.core.common.errors import LadderError
 from ladder.core.measure.pick import Choice as Picked
 from tests.trainer.tiny import resolved_kernels, run, settings
 from trainer.commands.parser import parse
-from trainer.engine import fusion_choice, kernels, rung_choice
-from trainer.engine.steps import Steps
+from trainer.engine import fusion_choice, rung_choice
 from trainer.files import checkpoint
 from trainer.flags import Flags
 from trainer.model.fusion import FUSIONS
@@ -20,7 +18,6 @@ from trainer.model.gpt2 import GPT2Config
 from trainer.model.lecture_gpt import LectureGPTConfig
 from trainer.model.program import build
 from trainer.open import open_run
-from trainer.train import take_step
 
 SHAPE = GPT2Config(context=6, vocab=11, padded_vocab=16, layers=2, heads=2, channels=8)
 # those of SHAPE
@@ -167,27 +164,6 @@ def test_a_fusion_is_measured_beside_what_those_before_it_have_made(picked, micr
     assert len(notes) == 1
 
 
-def test_a_program_is_built_once_for_each_set_that_is_compared(monkeypatch):
-    built = []
-
-    def build_fused(names):
-        built.append(names)
-        return build(SHAPE, 2, 5, fusions=names)
-
-    def pick(ladder, device, dtype, *shapes, **allowed):
-        return [Picked(ladder.op.name, "0", 1e-6, {})] * len(shapes)
-
-    monkeypatch.setattr(rung_choice, "pick", pick)
-    monkeypatch.setattr(rung_choice, "compiling_candidates", lambda *_: contextlib.nullcontext())
-    monkeypatch.setattr(rung_choice, "compile_chosen", lambda *_: None)
-    chosen = kernels.choose(resolved_kernels("cuda", dtype="fp32"), GPU, build_fused)
-    assert chosen.program.fusions == ALL
-    assert sorted(built, key=len) == [ALL[:count] for count in range(len(ALL) + 1)]
-    built.clear()
-    kernels.choose(resolved_kernels("cuda", dtype="fp32", fuse="none"), GPU, build_fused)
-    assert built == [()]
-
-
 def test_a_rung_for_some_shapes_keeps_their_calls_apart():
     fc, qkv = "matmul.forward@C:8,OC:32", "matmul.forward@C:8,OC:24"
     assert chosen(GPU, rung={"matmul.forward@C:8,OC:8": "2"}) == ALL[:4]
@@ -219,10 +195,6 @@ def test_the_loss_is_not_fused_in_float16_where_exponentials_overflow():
     for asked in ({"fuse": HEAD}, {"rung": {f"{HEAD}.forward": "1"}}):
         with pytest.raises(LadderError, match="which float16 does not hold; choose --dtype bf16"):
             chosen(GPU, dtype="fp16", **asked)
-
-
-def test_none_is_none():
-    assert chosen(GPU, fuse="none") == ()
 
 
 @pytest.mark.parametrize("op", ["layernorm.forward", "layernorm.backward", "residual.forward"])
@@ -274,11 +246,6 @@ def test_the_flag_of_llmc_decides_about_gelu_alone(value):
     assert chosen(CPU, rungs="reference", gelu_fusion=value) == GELU[:value]
 
 
-@pytest.mark.parametrize("value", [0, 1, 2])
-def test_the_flag_of_llmc_is_read(value):
-    assert parse(["-ge", str(value)]).gelu_fusion == value
-
-
 def test_an_unknown_fusion_is_refused_with_the_known_ones():
     for words in ("everything", "auto,matmul_gelu", ""):
         with pytest.raises(LadderError, match="--fuse"):
@@ -304,14 +271,6 @@ def test_a_rung_of_an_op_that_is_fused_away_is_refused_with_the_flag(tmp_path):
     flags = {"fuse": "all", "device": "emulated", "rungs": "naive"}
     with pytest.raises(LadderError, match=r"not use residual\.forward; .* --fuse decides about re"):
         open_run(Flags(**settings(tmp_path, rung={"residual.forward": "1"}, **flags)))
-
-
-def test_debug_nan_names_a_fused_op_as_any_other(tmp_path):
-    setup = open_run(Flags(**settings(tmp_path, debug_nan=True, fuse="residual_layernorm")))
-    setup.engine.write("ln2b", np.full((16,), np.inf), 1)
-    says = r"h1\.ln_2, residual_layernorm\.forward rung 0 .* not finite: out in 512 of 512 places"
-    with pytest.raises(LadderError, match=says):
-        take_step(Steps(setup.config, setup.engine), setup.train, 0)
 
 
 @pytest.mark.emulator

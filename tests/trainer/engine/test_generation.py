@@ -17,7 +17,6 @@ from trainer.engine.generation import (
     NoChoice,
     encode_prompt,
     prefill_length,
-    window_of,
 )
 from trainer.engine.generation import generate as draw
 from trainer.flags import Flags
@@ -158,27 +157,6 @@ def test_logits_that_are_not_finite_give_no_token():
 )
 def test_the_cache_is_filled_by_passes_of_few_lengths(lengths, tokens, T):
     assert prefill_length([[0] * length for length in lengths], tokens, 32) == T
-
-
-def test_the_longest_window_is_the_context():
-    assert len(window_of(range(32), 32)) == 32
-    assert window_of(range(33), 32) == [*range(17, 33)]
-    assert window_of(range(3), 1) == [2]
-
-
-def test_more_texts_than_few_rows_take_the_matrix_product():
-    for B, op in ((8, "decode.linear"), (9, "matmul.forward")):
-        program = decoding.step(SHAPE, B, vocab=257, temperature=1.0, top_k=0)
-        assert {"decode.linear", "matmul.forward"} & {call.op for call in program.predict} == {op}
-
-
-def test_the_cache_is_shared_and_the_pass_that_fills_it_computes_no_logits():
-    step = decoding.step(SHAPE, 2, vocab=257, temperature=1.0, top_k=0)
-    fill = decoding.prefill(SHAPE, 2, 8)
-    assert step.buffers["kv"] == fill.buffers["kv"]
-    assert step.buffers["kv"].shape == (2, 2, P, 2 * SHAPE.channels)
-    assert fill.predict[-1].op == "decode.append"
-    assert "logits" not in fill.buffers
 
 
 # The kernels that start while the one before them runs.

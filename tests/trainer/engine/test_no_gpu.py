@@ -1,17 +1,14 @@
 """A GPU that cannot be used ends every command in one line with the remedy, whatever is wrong."""
 
 import sys
-from types import SimpleNamespace
 
 import pytest
 
 import ladder.__main__
 import trainer.__main__
-from ladder.core.common.errors import LadderError
-from ladder.core.common.finding import Finding
 from ladder.core.common.install import install, pip
 from ladder.core.device import inventory
-from ladder.core.device.cuda import gpu, installation
+from ladder.core.device.cuda import gpu
 from tests.trainer.tiny import settings
 
 # What CuPy does, as its users report it: `import cupy` raises a page of advice from the error of
@@ -85,12 +82,6 @@ CASES = {
         "CuPy does not import (libcudart.so.13: cannot open shared object file: No such file or "
         f"directory): {install('cuda13')}",
     ),
-    "no libnvrtc": (
-        12080,
-        MISSING_LIBRARY.replace("libcudart.so.13", "libnvrtc.so.12"),
-        "CuPy does not import (libnvrtc.so.12: cannot open shared object file: No such file or "
-        f"directory): {install('cuda12')}",
-    ),
     "no GPU": (
         13000,
         fake(NO_GPU),
@@ -157,27 +148,6 @@ def test_training_on_what_there_is_goes_on_with_a_note(told, tmp_path, capsys):
 def test_the_ladder_on_the_gpu(told, words, capsys):
     status = ladder.__main__.main(words)
     assert (status, capsys.readouterr().err) == (2, f"ladder: {told}\n")
-
-
-def test_the_doctor_lists_a_second_gpu_that_cannot_be_used(monkeypatch):
-    class TwoGpus:
-        name, arch = "NVIDIA H200", "sm_90a"
-        cupy = SimpleNamespace(
-            cuda=SimpleNamespace(runtime=SimpleNamespace(getDeviceCount=lambda: 2))
-        )
-
-        def __init__(self, index):
-            if index:
-                raise LadderError("cuda:1 cannot be used: busy; nvidia-smi shows what uses it")
-
-        def memory(self):
-            return 1 << 30, 2 << 30
-
-    monkeypatch.setattr(gpu, "Cuda", TwoGpus)
-    assert installation.gpus() == [
-        Finding("GPU", "NVIDIA H200, sm_90a, 1.0 of 2.0 GiB free"),
-        Finding("GPU cuda:1", "cuda:1 cannot be used: busy", "nvidia-smi shows what uses it"),
-    ]
 
 
 def test_the_doctor(told):

@@ -37,10 +37,10 @@ class Pretended(Cpu):
 EMULATED, GPU = Pretended("emulated", "emulated"), Pretended("cuda", "sm_90a")
 
 
-def choose(device, /, **settings):
+def choose(device, before=None, /, **settings):
     wanted = resolved_kernels(device.kind, **{"rungs": "reference", "dtype": "fp32", **settings})
     calls = [Call(op, (), {"N": 4, "C": 8}, {}, "") for op in OPS]
-    return rung_choice.choose(calls, wanted, device)
+    return rung_choice.choose(calls, wanted, device, before)
 
 
 @pytest.fixture
@@ -54,10 +54,6 @@ def mine(tmp_path, monkeypatch):
 
 def lowest(op):
     return next((rung.id for rung in find(op).rungs if rung.path is not None), "0")
-
-
-def test_the_cpu_runs_the_reference():
-    assert {op: choice.rung.id for op, choice in choose(Cpu()).items()} == dict.fromkeys(OPS, "0")
 
 
 def test_naive_is_the_lowest_kernel_or_else_the_reference():
@@ -86,19 +82,23 @@ def test_a_users_kernel_is_checked_first_and_refused_if_wrong(mine, monkeypatch)
     )  # the repository's own are checked by the tests
 
 
-def test_best_asks_the_picker_for_the_shapes_of_the_run(monkeypatch):
+@pytest.mark.parametrize("allowed", [{}, {"deterministic": True}, {"tf32": True}], ids=str)
+def test_best_asks_the_picker_for_the_shapes_of_the_run_and_for_what_it_allows(
+    monkeypatch, allowed
+):
     asked = []
 
-    def pick(ladder, device, dtype, *shapes, library, deterministic, tf32):
-        asked.append((ladder.op.name, dtype, shapes, library))
+    def pick(ladder, device, dtype, *shapes, **allowed):
+        asked.append((ladder.op.name, dtype, shapes, allowed))
         return [Picked(ladder.op.name, "1", 1e-6, {})] * len(shapes)
 
     monkeypatch.setattr(rung_choice, "pick", pick)
-    choices = choose(GPU, rungs="best")
+    choices = choose(GPU, rungs="best", **allowed)
     assert {op: (c.rung.id, c.reason) for op, c in choices.items()} == dict.fromkeys(
         OPS, ("1", "the fastest: 1.0 us")
     )
-    assert ("gelu.forward", "float32", ({"N": 4, "C": 8},), False) in asked
+    passed = {"library": False, "deterministic": False, "tf32": False, **allowed}
+    assert ("gelu.forward", "float32", ({"N": 4, "C": 8},), passed) in asked
 
 
 def test_what_a_run_has_chosen_can_be_chosen_again(tmp_path, mine):
@@ -177,18 +177,6 @@ def test_deterministic_refuses_a_named_rung_that_is_not():
     why = r"--deterministic: layernorm\.backward rung 1 .* is not \(no, .*\); choose another rung"
     with pytest.raises(LadderError, match=why):
         choose(EMULATED, deterministic=True, rung={"layernorm.backward": "1"})
-
-
-def test_deterministic_asks_the_picker_for_such_rungs_only(monkeypatch):
-    asked = []
-
-    def pick(ladder, device, dtype, *shapes, library, deterministic, tf32):
-        asked.append(deterministic)
-        return [Picked(ladder.op.name, "1", 1e-6, {})] * len(shapes)
-
-    monkeypatch.setattr(rung_choice, "pick", pick)
-    choose(GPU, rungs="best", deterministic=True)
-    assert asked and all(asked)
 
 
 # ---- a rung for some shapes ----
@@ -309,19 +297,6 @@ def test_a_file_of_rungs_cannot_bring_tf32_into_a_run(tmp_path):
         choose_product(GPU, rungs=str(path))
 
 
-@pytest.mark.parametrize("allowed", [False, True])
-def test_the_picker_is_told_whether_tf32_is_allowed(monkeypatch, allowed):
-    asked = []
-
-    def pick(ladder, device, dtype, *shapes, library, deterministic, tf32):
-        asked.append(tf32)
-        return [Picked(ladder.op.name, "1", 1e-6, {})] * len(shapes)
-
-    monkeypatch.setattr(rung_choice, "pick", pick)
-    choose_product(GPU, rungs="best", tf32=allowed)
-    assert asked == [allowed]
-
-
 def test_naive_takes_no_tf32_rung_where_tf32_is_not_allowed(monkeypatch):
     ladder = find("matmul.forward")
     only = replace(ladder)
@@ -335,22 +310,16 @@ def test_naive_takes_no_tf32_rung_where_tf32_is_not_allowed(monkeypatch):
 # ---- going on from a checkpoint ----
 
 
-def go_on(device, before, **settings):
-    wanted = resolved_kernels(device.kind, **{"rungs": "reference", "dtype": "fp32", **settings})
-    calls = [Call(op, (), {"N": 4, "C": 8}, {}, "") for op in OPS]
-    return rung_choice.choose(calls, wanted, device, before)
-
-
 def as_saved(choices):
     return json.loads(json.dumps(rung_choice.record(choices)))
 
 
 def test_a_resumed_run_has_the_rungs_that_it_had():
     chosen = choose(EMULATED, rungs="naive")
-    again = go_on(EMULATED, as_saved(chosen))
+    again = choose(EMULATED, as_saved(chosen))
     assert rung_choice.as_json(again) == rung_choice.as_json(chosen)
     assert {choice.reason for choice in again.values()} == {"as before"}
-    assert rung_choice.as_json(go_on(Cpu(), as_saved(choose(Cpu())))) == dict.fromkeys(OPS, "0")
+    assert rung_choice.as_json(choose(Cpu(), as_saved(choose(Cpu())))) == dict.fromkeys(OPS, "0")
 
 
 def test_a_checkpoint_runs_no_code_that_the_user_does_not_name(mine, monkeypatch):
@@ -358,10 +327,10 @@ def test_a_checkpoint_runs_no_code_that_the_user_does_not_name(mine, monkeypatch
     monkeypatch.setattr(rung_choice, "find_rung", lambda op, which: pytest.fail("it was read"))
     flag = re.escape(f"give --rung layernorm.forward='{mine}'")
     with pytest.raises(LadderError, match=f"the checkpoint names a kernel file .*{flag}"):
-        go_on(EMULATED, before)
+        choose(EMULATED, before)
     monkeypatch.undo()
     monkeypatch.setattr(rung_choice.sandbox, "require", lambda op, path, device: None)
-    again = go_on(EMULATED, before, rung={"layernorm.forward": str(mine)})
+    again = choose(EMULATED, before, rung={"layernorm.forward": str(mine)})
     assert again["layernorm.forward"].rung.path == mine
     assert again["gelu.forward"].reason == "as before"
 
@@ -376,13 +345,13 @@ def test_a_rung_edited_since_the_checkpoint_is_refused_unless_chosen_again(mine,
 
     monkeypatch.setattr(rung_choice, "find_rung", find_rung)
     layernorm["1"] = replace(edited, source=edited.source + "// a remark changes nothing\n")
-    go_on(EMULATED, before)
+    choose(EMULATED, before)
     with pytest.raises(LadderError, match="has changed"):
-        go_on(EMULATED, {**before, "digests": {}})
+        choose(EMULATED, {**before, "digests": {}})
     layernorm["1"] = replace(edited, source=edited.source + "int changed;\n")
     with pytest.raises(LadderError, match=r"code of layernorm.forward rung 1 .* has changed"):
-        go_on(EMULATED, before)
-    again = go_on(EMULATED, before, rung={"layernorm.forward": str(mine)})
+        choose(EMULATED, before)
+    again = choose(EMULATED, before, rung={"layernorm.forward": str(mine)})
     assert again["layernorm.forward"].reason == "named by --rung"
     assert again["gelu.forward"].reason == "as before"
 
@@ -391,8 +360,8 @@ def test_a_rung_that_is_gone_is_refused_unless_another_is_chosen():
     before = as_saved(choose(EMULATED, rungs="naive"))
     before["rungs"]["layernorm.forward"] = "99"
     with pytest.raises(LadderError, match=r"the checkpoint's rung is gone: .* has no rung '99'"):
-        go_on(EMULATED, before)
-    go_on(EMULATED, before, rung={"layernorm.forward": "1"})
+        choose(EMULATED, before)
+    choose(EMULATED, before, rung={"layernorm.forward": "1"})
 
 
 @pytest.mark.parametrize("key", ["layernorm.forward@", "layernorm.forward@C:x", "no.such@C:8"])
@@ -400,4 +369,4 @@ def test_a_checkpoint_that_names_nonsense_is_refused(key):
     before = as_saved(choose(EMULATED, rungs="naive"))
     before["rungs"][key] = "1"
     with pytest.raises(LadderError, match=r"^the checkpoint|names no shape|no op is named"):
-        go_on(EMULATED, before)
+        choose(EMULATED, before)

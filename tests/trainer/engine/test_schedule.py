@@ -5,13 +5,11 @@ import math
 import numpy as np
 import pytest
 
-from tests.trainer.tiny import resolved
 from trainer.engine.schedule import (
     SCHEDULES,
     WINDOW,
     OutlierDetector,
     learning_rate,
-    note_on_warmup,
 )
 
 RUN = {"lr": 2.0, "warmup": 10, "steps": 110, "final": 0.1}
@@ -22,13 +20,6 @@ def test_warm_up_rises_to_the_full_rate(name):
     rates = [learning_rate(name, step, **RUN) for step in range(11)]
     np.testing.assert_allclose(rates[:10], 2.0 * np.arange(1, 11) / 10)
     assert rates[10] == 2.0
-
-
-def test_a_run_that_ends_in_its_warm_up_says_how_far_the_rate_rises():
-    (note,) = note_on_warmup(resolved("cpu", warmup=700, steps=70, lr=6e-4))
-    assert "700 steps" in note and "rises to 6.00e-05, not to 6.00e-04" in note
-    assert not note_on_warmup(resolved("cpu", warmup=70, steps=70))
-    assert not note_on_warmup(resolved("cpu", schedule="constant", steps=70))
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from tests.trainer.cpu_engines import distance, without_key_bias
 from tests.trainer.tiny import (
     PARAMETERS,
     highest_rungs,
+    losses,
     parameters,
     resolved_kernels,
     run,
@@ -23,7 +24,7 @@ from tests.trainer.tiny import (
 from trainer.engine import kernels
 from trainer.engine.debug import find_not_finite
 from trainer.engine.engine import Engine
-from trainer.files import checkpoint, logs
+from trainer.files import checkpoint
 from trainer.flags import DTYPES
 from trainer.model.fusion import FUSIONS
 from trainer.model.gpt2 import GPT2Config
@@ -180,11 +181,6 @@ def test_three_steps_on_the_highest_rungs_are_near(device, exact, arch, dtype):
     np.testing.assert_allclose(losses, exact[0][:3], rtol=1e-2 if dtype == "bf16" else 1e-5)
 
 
-def losses_of(directory):
-    entries = logs.read(directory / "log.jsonl")
-    return [entry["train_loss"] for entry in entries if "train_loss" in entry]
-
-
 @pytest.mark.parametrize(
     ("dtype", "rung_set"),
     [
@@ -206,7 +202,7 @@ def test_a_resumed_run_continues_bit_for_bit(device, tmp_path, dtype, rung_set):
     assert "resumed at step 4" in screen
     a, b = parameters(straight, 8), parameters(halves, 8)
     assert all(a[name].tobytes() == b[name].tobytes() for name in a)
-    assert losses_of(straight)[4:] == losses_of(halves)[4:]
+    assert losses(straight)[4:] == losses(halves)[4:]
     states = [checkpoint.load(directory, 8)[1] for directory in (straight, halves)]
     assert states[0]["stepper"] == states[1]["stepper"]
 
@@ -221,7 +217,7 @@ def test_two_deterministic_runs_are_the_same_to_the_bit(device, tmp_path, rung_s
         run(tmp_path, **common, steps=6, checkpoint_every=6, output=str(directory))
     a, b = (parameters(directory, 6) for directory in runs)
     assert all(a[name].tobytes() == b[name].tobytes() for name in a)
-    assert losses_of(runs[0]) == losses_of(runs[1])
+    assert losses(runs[0]) == losses(runs[1])
 
 
 @BF16
@@ -237,7 +233,7 @@ def test_what_the_flags_change_is_not_what_is_computed(device, tmp_path):
     }
     for name, more in changes.items():
         run(tmp_path, **common, **more, output=str(tmp_path / name))
-    courses = {name: losses_of(tmp_path / name) for name in changes}
+    courses = {name: losses(tmp_path / name) for name in changes}
     assert all(course == courses["plain"] for course in courses.values()), courses
 
 

@@ -18,7 +18,7 @@ from ladder.core.common.errors import LadderError
 from ladder.core.contract.ladder import find
 from ladder.core.device.open import open_device
 from tests.trainer.damage import damaged
-from tests.trainer.tiny import PARAMETERS
+from tests.trainer.tiny import PARAMETERS, whole
 from trainer.data.download import DownloadError
 from trainer.data.tokenizers import ByteTokenizer
 from trainer.engine.engine import Engine
@@ -67,15 +67,7 @@ def write(folder: Path, tensors: dict, config: dict | None = CONFIG) -> Path:
 
 
 def load(source, data_dir="/nowhere") -> tuple[GPT2Config, dict[str, np.ndarray]]:
-    """The configuration and the whole parameters, put together as the engine does."""
-    config, pieces = load_huggingface(source, data_dir)
-    whole = {name: np.full(shape, np.nan) for name, shape in config.parameter_shapes().items()}
-    for name, layer, array in pieces:
-        assert array.dtype == np.float32
-        target = whole[name] if layer is None else whole[name][layer]
-        assert array.shape == target.shape
-        target[...] = array
-    return config, whole
+    return whole(*load_huggingface(source, data_dir))
 
 
 def parameters(config: GPT2Config) -> dict[str, np.ndarray]:
@@ -94,8 +86,8 @@ def test_every_tensor_lands_in_its_place(tmp_path, prefix):
     assert config == TINY
     assert tuple(ours) == PARAMETERS
     assert not ours["wte"][11:].any()
-    whole = {"wte": "wte.weight", "wpe": "wpe.weight", "lnfw": "ln_f.weight", "lnfb": "ln_f.bias"}
-    for name, of in whole.items():
+    names = {"wte": "wte.weight", "wpe": "wpe.weight", "lnfw": "ln_f.weight", "lnfb": "ln_f.bias"}
+    for name, of in names.items():
         np.testing.assert_array_equal(ours[name][: len(tensors[of])], tensors[of])
     for (name, parts), layer in itertools.product(STACKED.items(), range(3)):
         expected = tensors[f"h.{layer}.{parts}"]

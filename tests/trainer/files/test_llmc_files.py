@@ -1,5 +1,6 @@
 """llm.c's files byte for byte. The expected bytes are made here with `struct`, number by number."""
 
+import math
 import struct
 import tracemalloc
 
@@ -10,30 +11,14 @@ from hypothesis import strategies as st
 
 from ladder.core.common.errors import LadderError
 from tests.trainer.damage import damaged
+from tests.trainer.tiny import whole
 from trainer.data.tokenizers import ByteTokenizer, CharTokenizer
 from trainer.files.llmc_files import load_model, save_model, save_state, save_tokenizer
 from trainer.model.gpt2 import GPT2Config
 
 TINY = GPT2Config(context=3, vocab=5, padded_vocab=8, layers=2, heads=2, channels=4)
-# llm.c's ParameterTensors (train_gpt2.c), as (name, numbers) for the sizes above.
-ORDER = [
-    ("wte", 8 * 4),
-    ("wpe", 3 * 4),
-    ("ln1w", 2 * 4),
-    ("ln1b", 2 * 4),
-    ("qkvw", 2 * 12 * 4),
-    ("qkvb", 2 * 12),
-    ("attprojw", 2 * 4 * 4),
-    ("attprojb", 2 * 4),
-    ("ln2w", 2 * 4),
-    ("ln2b", 2 * 4),
-    ("fcw", 2 * 16 * 4),
-    ("fcb", 2 * 16),
-    ("fcprojw", 2 * 4 * 16),
-    ("fcprojb", 2 * 4),
-    ("lnfw", 4),
-    ("lnfb", 4),
-]
+# llm.c's ParameterTensors (train_gpt2.c), as (name, numbers).
+ORDER = [(name, math.prod(shape)) for name, shape in TINY.parameter_shapes().items()]
 TOTAL = sum(count for _, count in ORDER)
 NUMBERS = [(i % 251 - 125) / 8 for i in range(TOTAL)]  # each a bfloat16 exactly
 NUMBERS[5 * 4 : 8 * 4] = [0.0] * 12  # the rows of wte that pad the vocabulary
@@ -70,14 +55,7 @@ def read(name: str) -> np.ndarray:
 
 
 def load(path) -> tuple[GPT2Config, dict[str, np.ndarray]]:
-    config, pieces = load_model(path)
-    whole = {name: np.full(shape, np.nan) for name, shape in config.parameter_shapes().items()}
-    for name, layer, array in pieces:
-        assert array.dtype == np.float32
-        target = whole[name] if layer is None else whole[name][layer]
-        assert array.shape == target.shape
-        target[...] = array
-    return config, whole
+    return whole(*load_model(path))
 
 
 @pytest.mark.parametrize(("dtype", "expected"), [("float32", FP32), ("bfloat16", BF16)])

@@ -11,25 +11,6 @@ from trainer.files import checkpoint, llmc_files, weights
 from trainer.model import registry
 
 
-@pytest.mark.parametrize(
-    ("name", "size"),
-    [
-        ("gpt2", (12, 12, 768)),
-        ("gpt2-medium", (24, 16, 1024)),
-        ("gpt2-large", (36, 20, 1280)),
-        ("gpt2-xl", (48, 25, 1600)),
-        ("d6", (6, 6, 384)),
-        ("d12", (12, 12, 768)),
-        ("d48", (48, 25, 1600)),
-    ],
-)
-def test_sizes_are_gpt2s_and_llmcs(name, size):
-    shape = registry.named_shape(name, 50257)
-    assert (shape.layers, shape.heads, shape.channels) == size
-    assert (shape.context, shape.vocab, shape.padded_vocab) == (1024, 50257, 50304)
-    assert shape.dropout == 0
-
-
 def test_char_is_nanogpts_character_model():
     shape = registry.named_shape("char", 65)
     assert (shape.layers, shape.heads, shape.channels, shape.context) == (6, 6, 384, 256)

@@ -115,17 +115,6 @@ def test_a_process_alone_has_one_branch_where_products_take_in_the_biases():
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_wait_is_needed(kind):
-    config, options = KINDS[kind]
-    engine = engine_of(config, np.float32, **options)
-    items = engine.program.more_backward
-    for place, item in enumerate(items[:-1]):
-        if isinstance(item, Join):
-            pairs = unordered(items[:place] + items[place + 1 : place + 2])
-            assert any(in_conflict(engine, one, other) for one, other in pairs), place
-
-
-@pytest.mark.parametrize("kind", KINDS)
 def test_all_calls_are_there_in_order_and_end_together(kind):
     config, options = KINDS[kind]
     program = build(config, 2, 5, **options)

@@ -1,9 +1,8 @@
 """A drawing shows the numbers that it is given."""
 
-import numpy as np
 from matplotlib.text import Text
 
-from trainer.plots import losses, runs, style, sweep
+from trainer.plots import runs, sweep
 
 
 def texts(figure):
@@ -18,19 +17,6 @@ def test_a_run_whose_name_looks_like_a_formula_is_named_as_it_is():
     assert {"_1", "lr$_{$"} <= texts(runs.draw_runs({"_1": run, "lr$_{$": run}, ""))
 
 
-def test_panels_of_losses_share_limits_that_hold_all_curves_and_marks():
-    run = {"training loss": [(0, 5.5), (1, 4.9)], "validation loss": [(0, 5.6), (1, 4.4)]}
-    drawn = runs.draw_runs({"one": run}, "", marks={"validation loss": {"GPT-2": 3.4}})
-    limits = [axes.get_ylim() for axes in drawn.axes]
-    assert limits[0] == limits[1]
-    assert limits[0][0] < 3.4 and limits[0][1] > 5.6
-
-
-def test_a_moving_average_is_of_the_values_that_there_are():
-    np.testing.assert_allclose(runs.moving_average([1.0, 2.0, 6.0], 3), [1.5, 3.0, 4.0])
-    np.testing.assert_allclose(runs.moving_average([1.0, 2.0, 6.0], 9), [1.5, 3.0, 4.0])
-
-
 def test_a_sweep_marks_its_least_loss_and_spreads_values_by_their_size():
     lines = {"batch 4": [("1e-4", 4.5), ("3e-3", 4.125)], "batch 8": [("1e-4", 4.25)]}
     figure = sweep.draw_sweep(lines, "lr")
@@ -39,11 +25,3 @@ def test_a_sweep_marks_its_least_loss_and_spreads_values_by_their_size():
     assert axes.get_xscale() == "log"
     words = sweep.draw_sweep({"": [("cosine", 4.5), ("wsd", 4.25)]}, "schedule").axes[0]
     assert list(words.lines[0].get_xdata()) == [0, 1]
-
-
-def test_an_svg_is_for_light_and_dark_pages_and_a_png_is_as_drawn(tmp_path):
-    figure = losses.compare([4.0, 2.0], [4.0, 2.0], ("one", "other"))
-    for name in ("losses.svg", "losses.png"):
-        style.save(figure, tmp_path / name)
-    assert "prefers-color-scheme:dark" in (tmp_path / "losses.svg").read_text()
-    assert (tmp_path / "losses.png").read_bytes().startswith(b"\x89PNG")

@@ -15,7 +15,6 @@ from ladder.core.device.cpu import Cpu
 from tests.trainer import late
 from tests.trainer.parallel_run import together
 from tests.trainer.tiny import SHAPE, save_model, settings
-from trainer.commands.collective_timing import schedule
 from trainer.engine.steps import Steps
 from trainer.flags import Flags
 from trainer.model import program as program_module
@@ -267,33 +266,6 @@ def test_with_more_tokens_gradients_are_exchanged_later_and_more_at_once(
     assert sum(together, ()) == tuple(f"gradients.{i}" for i in range(len(counts)))
     *early, end = [vector.buckets[int(names[0].partition(".")[2])].after for names in together]
     assert early == sorted(attention[::-1][::layers]) and end == len(program.backward)
-
-
-@pytest.mark.parametrize(("least", "groups"), [(1, [1, 1, 1]), (7_000, [1, 2]), (10**9, [3])])
-def test_weights_of_several_small_buckets_are_sent_together(monkeypatch, least, groups):
-    """The token table's bucket has more than 7,000 elements, the two others together fewer."""
-    monkeypatch.setattr(update, "LEAST_GATHERED", least)
-    program = build(SHAPE, 2, 16, sharding=Sharding(0, 2, 1, True))
-    sent = [item.calls[0].buffers for item in program.apply if isinstance(item, Fork)]
-    assert [len(names) for names in sent] == groups
-    assert sum(sent, ()) == ("parameters.2", "parameters.1", "parameters.0")
-
-
-def test_without_overlap_links_wake_before_the_end_of_the_backward_pass():
-    program = build(SHAPE, 2, 16, sharding=Sharding(0, 2, 1))
-    early, late = program.more_backward[: -update.WAKE], program.more_backward[-update.WAKE :]
-    added = [item for item in program.last_backward if item not in program.more_backward]
-    wake, join, exchange, *norms = added
-    assert program.last_backward == (*early, wake, *late, join, exchange, *norms)
-    assert wake.calls[0].buffers == ("norms",) and join.fork is wake
-    assert [beside for *_, beside in schedule(program)][1:] == [None] * 3
-
-
-def test_the_bucket_of_the_token_table_is_updated_first():
-    """The exchange of the weights that are updated last has nothing beside it."""
-    program = build(SHAPE, 2, 16, sharding=Sharding(0, 2, 1, True))
-    updated = [call for call in program.update if call.op == "adamw.update"]
-    assert "wte" in updated[0].where and "wte" not in updated[-1].where
 
 
 @pytest.mark.parametrize("zero", [0, 1])

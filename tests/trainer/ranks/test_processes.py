@@ -98,43 +98,6 @@ def test_a_wrong_flag_ends_all_ranks_with_status_2(tmp_path):
     assert process.returncode == 2
 
 
-HANGS = """
-import os, time
-if os.environ.get("RANK") == "1":
-    from trainer.data.datasets import TokenLoader
-    next_batch = TokenLoader.next_batch
-    def next_or_hang(loader, turns=[]):
-        turns.append(1)
-        if len(turns) == 20:
-            time.sleep(1000)
-        return next_batch(loader)
-    TokenLoader.next_batch = next_or_hang
-"""
-
-
-@pytest.mark.slow
-def test_a_rank_whose_main_thread_hangs_ends_all(tmp_path):
-    """It reads a batch and does not return, while its other thread gives signs of life."""
-    (tmp_path / "sitecustomize.py").write_text(HANGS)
-    path = f"{tmp_path}{os.pathsep}{ROOT}"
-    process = start(tmp_path, "--ranks=2", "--hang-timeout=3", environment={"PYTHONPATH": path})
-    read_until(process, "step_00000003")
-    ranks = children(process)
-    begin = time.monotonic()
-    rest, _ = process.communicate(timeout=30)
-    assert process.returncode == 1
-    assert time.monotonic() - begin < 15
-    hangs = (
-        r"error: rank 1 of 2 \(process \d+ on .*\): no progress at (micro-batch \d of step|batch)"
-    )
-    # It is noticed at the next sign of life, so on a busy machine a little later.
-    late = r"for ([3-9]|1\d) seconds; if this may take longer, raise --hang-timeout \(3\)"
-    line = r"\(in next_or_hang, sitecustomize\.py:9\)"
-    advice = r"all ranks stop; the checkpoint of step \d+ in .* is intact; continue with -y 1"
-    assert re.search(rf"{hangs}.* {line} {late}; {advice}", rest), rest
-    wait_until_gone(ranks)
-
-
 @pytest.mark.sweep
 def test_ranks_end_with_their_supervisor(tmp_path):
     process = start(tmp_path, "--ranks=2")

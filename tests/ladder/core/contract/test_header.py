@@ -86,12 +86,6 @@ def test_a_plan_holds_all_that_a_launch_needs(read):
     assert len(read(HEADER).plan({"N": 64}, HOPPER).launches) == 1
 
 
-def test_a_plan_is_worked_out_once(read):
-    rung = read(HEADER)
-    assert rung.plan({"N": 64}, HOPPER) is rung.plan({"N": 64}, HOPPER)
-    assert rung.plan({"N": 64}, HOPPER) is not rung.plan({"N": 128}, HOPPER)
-
-
 def test_a_refused_call_has_a_reason_and_no_launches(read):
     plan = read(HEADER).plan({"N": 7}, HOPPER)
     assert plan.refusal == "it needs N % 4 == 0, and here N = 7"

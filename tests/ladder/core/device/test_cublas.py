@@ -1,7 +1,6 @@
 """The cuBLAS rungs ask for the right products: seen by a stand-in for cuBLAS that uses NumPy."""
 
 import contextlib
-import ctypes
 import types
 
 import numpy as np
@@ -16,6 +15,7 @@ from ladder.core.device.cuda.gpu import Cuda
 from ladder.core.device.open import open_device
 from ladder.core.verify.inputs import make_inputs
 from ladder.core.verify.tolerance import expect
+from tests.ladder.core.device.fake_blas import multiply
 
 pytestmark = pytest.mark.emulator
 
@@ -34,13 +34,6 @@ class GpuArray:
     def __init__(self, host):
         self.host, self.shape, self.dtype, self.flags = host, host.shape, host.dtype, host.flags
         self.data = Address(host.ctypes.data)
-
-
-def matrix(address, code, leading, columns):
-    """A column-major matrix (leading, columns), as cuBLAS sees memory."""
-    dtype = TYPES[code]
-    raw = (ctypes.c_uint8 * (leading * columns * dtype.itemsize)).from_address(address)
-    return np.frombuffer(raw, dtype).reshape(columns, leading).T
 
 
 class FakeCublas:
@@ -74,18 +67,8 @@ class FakeCublas:
     ):  # fmt: skip
         assert (compute, algorithm, ta) == (68, -1, tb)
         self.used.append(handle.value)
-        first = matrix(a.value, ta, lda, m if transa else k)
-        second = matrix(b.value, tb, ldb, k if transb else n)
-        first = first.T if transa else first
-        second = second.T if transb else second
-        result = matrix(c.value, tc, ldc, n)
-        assert first.shape == (m, k)
-        assert second.shape == (k, n)
-        assert result.shape == (m, n)
-        product = alpha._obj.value * (first.astype(np.float64) @ second.astype(np.float64))
-        if beta._obj.value:
-            product += beta._obj.value * result.astype(np.float64)
-        result[...] = product.astype(result.dtype)
+        first, second = (transa, a, TYPES[ta], lda), (transb, b, TYPES[tb], ldb)
+        multiply(m, n, k, alpha, first, second, beta, (c, TYPES[tc], ldc))
         return 0
 
 

@@ -31,41 +31,6 @@ def test_without_cupy_the_extra_for_the_driver_is_named(driver, extra, monkeypat
         open_device("cuda")
 
 
-@pytest.mark.parametrize(
-    ("driver", "wheel", "message"),
-    [
-        (12040, 13020, r"supports CUDA 12\.4, but CuPy here is for CUDA 13\.2: .*cuda12"),
-        (11080, 12090, r"supports CUDA 11\.8, .* 12\.9: update the driver$"),
-        (13010, 13000, r"CUDA finds no GPU \(no CUDA-capable device is detected\)"),
-    ],
-)
-def test_driver_too_old_for_the_wheel_is_distinguished_from_no_gpu(
-    driver, wheel, message, monkeypatch
-):
-    class Runtime:
-        class CUDARuntimeError(RuntimeError):
-            pass
-
-        def getDeviceCount():
-            raise Runtime.CUDARuntimeError("cudaError: no CUDA-capable device is detected")
-
-        def runtimeGetVersion():
-            return wheel
-
-    class Cupy:
-        class cuda:
-            runtime = Runtime
-
-            class driver:
-                class CUDADriverError(RuntimeError):
-                    pass
-
-    monkeypatch.setattr(gpu, "driver_version", lambda: driver)
-    monkeypatch.setattr(gpu, "_import_cupy", lambda: Cupy)
-    with pytest.raises(LadderError, match=message):
-        open_device("cuda")
-
-
 # ---- with a GPU ----
 
 SOURCE = """\

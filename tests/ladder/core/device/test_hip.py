@@ -1,7 +1,6 @@
 """The HIP device, on a runtime that is made up: the right calls in the right order, and errors with
 their remedies. No AMD GPU has run it."""
 
-import ctypes
 import sys
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from ladder.core.device.open import default_device, open_device
 from ladder.core.emulator.emulated import Emulated
 from ladder.core.verify.check import check
 from tests.ladder.core.device import fake_cupy
+from tests.ladder.core.device.fake_blas import multiply
 from tests.ladder.core.device.fake_cupy import FakeCupy
 
 
@@ -165,6 +165,9 @@ def test_its_sibling_for_cuda_asks_for_much_shared_memory_and_hip_does_not(machi
     assert cupy.calls == ["launch k", "allow 60000", "launch k", "launch k"]
 
 
+TYPES = {150: DTYPES["float16"], 151: DTYPES["float32"], 168: DTYPES["bfloat16"]}
+
+
 class FakeRocblas:
     """The functions of librocblas that are called through ctypes; 0 is success."""
 
@@ -183,24 +186,9 @@ class FakeRocblas:
     ):  # fmt: skip
         assert (c.value, tc, ldc) == (d.value, td, ldd)
         assert (compute, algorithm, solution, flags) == (151, 0, 0, 0)
-        first = matrix(a.value, ta, lda, m if transa == 112 else k)
-        second = matrix(b.value, tb, ldb, k if transb == 112 else n)
-        first = first.T if transa == 112 else first
-        second = second.T if transb == 112 else second
-        result = matrix(c.value, tc, ldc, n)
-        assert (first.shape, second.shape, result.shape) == ((m, k), (k, n), (m, n))
-        product = alpha._obj.value * (first.astype(np.float64) @ second.astype(np.float64))
-        if beta._obj.value:
-            product += beta._obj.value * result.astype(np.float64)
-        result[...] = product.astype(result.dtype)
+        first, second = (transa != 111, a, TYPES[ta], lda), (transb != 111, b, TYPES[tb], ldb)
+        multiply(m, n, k, alpha, first, second, beta, (c, TYPES[tc], ldc))
         return 0
-
-
-def matrix(address, code, leading, columns):
-    """A column-major matrix (leading, columns), as rocBLAS sees memory."""
-    dtype = DTYPES[{150: "float16", 151: "float32", 168: "bfloat16"}[code]]
-    raw = (ctypes.c_uint8 * (leading * columns * dtype.itemsize)).from_address(address)
-    return np.frombuffer(raw, dtype).reshape(columns, leading).T
 
 
 @pytest.mark.parametrize("dtype", REALS)

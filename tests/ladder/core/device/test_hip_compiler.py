@@ -205,24 +205,6 @@ def test_an_old_or_broken_compiler_is_named(tmp_path, monkeypatch, version, mess
 # ---- instructions and occupancy, without a compiler ----
 
 
-@pytest.mark.parametrize(
-    ("text", "kind", "group"),
-    [
-        ("v_add_f32_e32 v1, v2, v3", "v_add_f32", "vector arithmetic"),
-        ("v_add_f32_dpp v1, v2, v3 quad_perm:[0,1]", "v_add_f32_dpp", "exchange within the wave"),
-        ("v_mfma_f32_32x32x8_f16 a[0:15], v[0:1], v[2:3], 0", None, "matrix cores"),
-        ("v_wmma_f32_16x16x16_bf16 v[0:7], v[8:15], v[16:23], v[0:7]", None, "matrix cores"),
-        ("buffer_store_dword v1, off, s[0:3], 0 offset:4", None, "scratch memory"),
-        ("global_wb scope:SCOPE_DEV", "global_wb", "caches"),
-        ("s_wait_loadcnt 0x0", "s_wait_loadcnt", "waiting"),
-    ],
-)
-def test_kind_and_group_of_an_instruction(text, kind, group):
-    instruction = assembly.Instruction("k", text, None)
-    assert instruction.group.startswith(group)
-    assert instruction.kind == kind or kind is None
-
-
 def limited(arch, vgprs, lds, threads, shared=0):
     takes = Resources(vgprs, 0, 16, lds, 0, 0)
     return occupancy.occupancy(arch, takes, Launch("k", (1, 1, 1), (threads, 1, 1), shared))

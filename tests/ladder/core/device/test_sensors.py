@@ -8,16 +8,15 @@ import pytest
 
 from ladder.core.contract.sensors import Reading
 from ladder.core.device.cuda import sensors
-from ladder.core.device.cuda.sensors import Nvml, Sample, condition, links, reading
+from ladder.core.device.cuda.sensors import Nvml, Sample, condition, reading
 
 BUS = "0000:04:00.0"
 
 
 class FakeNvml:
-    """Two GPUs at a power limit, joined by NVLink; `lacks`: what they do not tell."""
+    """A GPU at a power limit; `lacks`: what it does not tell."""
 
-    NVML_CLOCK_SM, NVML_TEMPERATURE_GPU, NVML_P2P_CAPS_INDEX_NVLINK = 1, 0, 2
-    NVML_NVLINK_MAX_LINKS = 36
+    NVML_CLOCK_SM, NVML_TEMPERATURE_GPU = 1, 0
     ANSWERS: ClassVar = {
         "ClockInfo": 1755,
         "MaxClockInfo": 1980,
@@ -27,8 +26,6 @@ class FakeNvml:
         "CurrentClocksThrottleReasons": 0x4,
         "TotalEnergyConsumption": 5_000,
         "UtilizationRates": SimpleNamespace(gpu=98),
-        "P2PStatus": 0,
-        "TopologyCommonAncestor": 50,
     }
 
     class NVMLError(Exception):
@@ -38,14 +35,12 @@ class FakeNvml:
         self.lacks = lacks
 
     def nvmlDeviceGetHandleByPciBusId(self, bus_id):
-        if bus_id not in (b"0000:04:00.0", b"0000:05:00.0"):
+        if bus_id != BUS.encode():
             raise self.NVMLError
         return bus_id
 
     def __getattr__(self, name):
         what = name.removeprefix("nvmlDeviceGet")
-        if what == "NvLinkState":
-            return lambda handle, link: int(link < 18)
 
         def answer(handle, *more):
             if what in self.lacks:
@@ -131,13 +126,3 @@ def test_samples_are_taken_while_something_else_runs(nvml, monkeypatch):
     assert (found.sm_mhz, found.watts, found.limit_watts) == (1755, 698.5, 700)
     assert (found.celsius, found.slowed) == (61, {"power limit": 1.0})
     assert not asked._thread.is_alive()
-
-
-def test_the_link_between_two_gpus_has_a_name(nvml):
-    both = [BUS, "0000:05:00.0"]
-    nvml(FakeNvml())
-    assert links(both) == {(0, 1): "NVLink (18 links)"}
-    nvml(FakeNvml(lacks=("P2PStatus",)))
-    assert links(both) == {(0, 1): "the interconnect between CPUs"}
-    nvml(None)
-    assert links(both) == {}

@@ -5,7 +5,7 @@ import sys
 import time
 
 import pytest
-from fakes import FakeGpu, ladder, timed_rung
+from fakes import FakeGpu, ladder, pick, timed_rung
 
 from ladder.core.common.errors import LadderError
 from ladder.core.contract.ladder import find
@@ -15,12 +15,6 @@ from ladder.core.measure.pick import compiling_ahead
 from ladder.core.measure.pick import pick as pick_each
 
 DIMS = {"N": 1000}
-
-
-def pick(*args, **options):
-    """The choice at one shape."""
-    (choice,) = pick_each(*args, **options)
-    return choice
 
 
 @pytest.fixture(autouse=True)
@@ -73,26 +67,18 @@ def test_a_rung_excluded_at_a_small_shape_is_not_run_at_a_larger_one():
     assert at_small.reasons["1"] == "1000.0 us, 100.00 x the time of rung 2"
 
 
-def test_a_library_rung_is_chosen_only_when_asked_for():
-    rungs = (timed_rung(1, "ours", 10), timed_rung(9, "vendor", 5, library=True))
-    assert pick(ladder(*rungs), FakeGpu(), "float32", DIMS).rung == "1"
-    assert pick(ladder(*rungs), FakeGpu(), "float32", DIMS, library=True).rung == "9"
-
-
-def test_only_deterministic_rungs_when_asked_for():
-    rungs = (timed_rung(1, "slow", 30), timed_rung(2, "fast", 10, deterministic="no, atomics"))
-    choice = pick(ladder(*rungs), FakeGpu(), "float32", DIMS, deterministic=True)
-    assert choice.rung == "1"
-    assert choice.reasons["2"] == "not deterministic: no, atomics"
-
-
-def test_tf32_rungs_only_where_tf32_is_allowed():
-    exact, fast = timed_rung(1, "float32", 30), timed_rung(2, "TF32", 10)
-    fast = dataclasses.replace(fast, header={**fast.header, "tf32": ("both factors",)})
-    choice = pick(ladder(exact, fast), FakeGpu(), "float32", DIMS)
-    assert choice.rung == "1"
-    assert choice.reasons["2"] == "it multiplies as TF32, which was not allowed"
-    assert pick(ladder(exact, fast), FakeGpu(), "float32", DIMS, tf32=True).rung == "2"
+@pytest.mark.parametrize(
+    ("more", "without", "allowing"),
+    [
+        ({"library": True}, {}, {"library": True}),
+        ({"deterministic": "no, atomics"}, {"deterministic": True}, {}),
+        ({"tf32": "both factors"}, {}, {"tf32": True}),
+    ],
+)
+def test_a_faster_rung_is_taken_only_where_its_kind_is_allowed(more, without, allowing):
+    rungs = ladder(timed_rung(1, "slow", 30), timed_rung(9, "fast", 10, **more))
+    assert pick(rungs, FakeGpu(), "float32", DIMS, **without).rung == "1"
+    assert pick(rungs, FakeGpu(), "float32", DIMS, **allowing).rung == "9"
 
 
 def test_each_shape_has_its_own_choice():

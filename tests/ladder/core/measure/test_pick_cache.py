@@ -5,23 +5,16 @@ import shutil
 from pathlib import Path
 
 import pytest
-from fakes import FakeGpu, ladder, timed_rung
+from fakes import FakeGpu, ladder, pick, timed_rung
 
 from ladder.core.common import cache
 from ladder.core.common.errors import LadderError
 from ladder.core.contract.rung_file import Rung
 from ladder.core.measure import pick_cache, results, timing
-from ladder.core.measure.pick import pick as pick_each
 from ladder.core.measure.pick_cache import Entry, PickCache, keep, prune
 
 DIMS = {"N": 4, "C": 8}
 SHIPPED = results.FOLDER / pick_cache.FOLDER
-
-
-def pick(*args, **options):
-    """The choice at one shape."""
-    (choice,) = pick_each(*args, **options)
-    return choice
 
 
 RUNG, OTHER = timed_rung(1, "one", 1), timed_rung(2, "two", 1)
@@ -186,8 +179,6 @@ def test_picks_of_dimensions_that_the_op_no_longer_has_are_left_aside(kept):
     "damage",
     [
         {"question": None},
-        {"question": {"device": "mine"}},
-        {"question": {"device": "mine", "op": "start.add", "dtype": "float32", "dims": {"N": [1]}}},
         {
             "question": {"device": "mine", "op": "start.add", "dtype": "float32", "dims": {}},
             "rungs": {"x": {"rough": "fast"}},

@@ -4,7 +4,6 @@ import json
 
 import pytest
 
-from ladder.core.common.errors import LadderError
 from ladder.core.contract.ladder import find
 from ladder.core.measure import results
 from ladder.core.show import citations, pages, training_tables
@@ -88,13 +87,6 @@ def test_what_is_worked_out_shows_its_sum(root):
     assert bare == "worked out: say how 5 is worked out: '5 = expression'"
 
 
-def test_a_file_that_is_gone_is_named(root):
-    text = "It takes 8.36 ms.\n<!-- from gone.txt: 8.36 -->\n"
-    assert list(citations.problems(text, root)) == [
-        "from gone.txt: cannot be read: No such file or directory"
-    ]
-
-
 def test_measured_numbers_without_a_source_are_found():
     text = """\
 It takes 8.36 ms and 3 steps of GPT-2 124M, 15 % less, 1.4 times, 1,151 µs, 490,142 tokens/s.
@@ -142,19 +134,6 @@ def test_sentences_of_other_pages_have_no_measured_numbers(root):
 
 
 # ---- tables of training steps -------------------------------------------------------------------
-
-
-def test_the_tables_of_step_times_hold_what_was_measured():
-    lines = training_tables.step_times("nvidia-h200").splitlines()
-    assert lines[2] == "| B=4 | `--rungs best` | 7.91 | 517,628 | 3.7 |"
-    assert len(lines) == 2 + 18
-    summary = training_tables.step_summary("nvidia-h200", "bf16").splitlines()
-    assert summary[0] == "| | B=4: ms/step | tokens/s | B=64: ms/step | tokens/s |"
-    assert summary[4].endswith("| 11.34 | 361,187 | 124.34 | 527,060 |")
-    with pytest.raises(LadderError, match=r"other-torch\.json: no such file"):
-        training_tables.step_times("other")
-    with pytest.raises(LadderError, match=r"gone\.txt: no such file"):
-        training_tables.log("gone")
 
 
 def test_a_step_whose_kernels_have_changed_since_is_marked(tmp_path, monkeypatch):

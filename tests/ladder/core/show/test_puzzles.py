@@ -62,11 +62,6 @@ def test_an_example_is_small():
         spec.draw("puzzle.copy", shape="N=5000")
 
 
-def test_the_picture_of_an_example_says_what_it_shows():
-    drawing = spec.draw("puzzle.stencil", shape="N=12")
-    assert drawing.description == "An example. out[2] needs 3 of a; out[9] needs 3 of a."
-
-
 @pytest.fixture
 def shown(monkeypatch):
     monkeypatch.setattr(notebook, "default_device", lambda: "emulated")

@@ -59,12 +59,6 @@ def test_the_tree_holds_every_rung_once():
         assert sorted(drawn) == sorted(rung.id for rung in ladder.rungs)
 
 
-def test_list_draws_the_tree(capsys):
-    assert main(["list", "layernorm.forward"]) == 0
-    out = capsys.readouterr().out
-    assert "├ 9 " in out and "│ 10 " in out and "└ 11 " in out
-
-
 def names(ladder, before, after):
     return f"--- {ladder.rung(before).path.name}\n+++ {ladder.rung(after).path.name}\n"
 
@@ -76,12 +70,6 @@ def test_a_diff_without_header_shows_code_only():
     assert "Before:" not in text and "After:" not in text
 
 
-def test_a_diff_with_header_shows_whole_files():
-    text = source_code.diff(START, START.rung(2), START.rung(3), header=True)
-    assert "+// start add, rung 3: " in text and "+// After:  2" in text
-    assert "@@ -1," in text
-
-
 def test_a_diff_indents_unchanged_lines_as_the_later_rung_does():
     before = Rung("1", "", path=Path("1.cu"), source="\nvoid f() {\n    g();\n}\n")
     after = Rung(
@@ -90,11 +78,6 @@ def test_a_diff_indents_unchanged_lines_as_the_later_rung_does():
     assert source_code.code_diff(START, before, after) == (
         "@@\n void f() {\n+    if (x) {\n         g();\n     }\n+}\n"
     )
-
-
-def test_the_same_rung_twice_differs_in_nothing():
-    assert source_code.diff(START, START.rung(2), START.rung(2)) == ""
-    assert source_code.changed_lines(START.rung(2), START.rung(2)) == 0
 
 
 def test_changed_lines_count_code_only():

@@ -15,7 +15,6 @@ from ladder.core.device.cpu import Cpu
 from ladder.core.emulator import emulated
 from ladder.core.verify.check import (
     MOST_BYTES,
-    _explain,
     _variants,
     check,
     check_case,
@@ -23,7 +22,7 @@ from ladder.core.verify.check import (
     what_to_run,
 )
 from ladder.core.verify.inputs import make_inputs
-from ladder.core.verify.tolerance import INDENT, expect
+from ladder.core.verify.tolerance import expect
 from tests.mutants.changes import read
 
 PLANTED = Path(__file__).parents[2] / "planted"
@@ -105,13 +104,6 @@ def test_a_failure_names_element_values_and_tolerance():
     assert first.endswith("; 1 of 93 elements are wrong [cpu]")
     assert rest[0].strip() == "wrong: row 1 of 3; column 5 of 31 of out"
     assert "2^-24 |y| to store y in float32" in rest[-1]
-
-
-def test_a_problem_that_the_watched_run_sees_too_is_told_once():
-    wrong = ["k.cu:3: deadlock", "    3 | wait();"]
-    seen = ["k.cu:7: race", "    7 | x = 1;", *wrong]
-    told = _explain(INDENT.join(wrong), INDENT.join(seen), "order 1").split(INDENT)
-    assert told == ["k.cu:3: deadlock [order 1]", wrong[1], "line: k.cu:7: race", seen[1]]
 
 
 def test_nan_never_passes():
