@@ -45,7 +45,7 @@ class InStep:
              take these turns together: of one of several, it is the marked step, without exchanges
     parts    milliseconds of zeroing the gradients (None) and of each call in order: from the end of
              the one before to its own, without what a mark costs
-    mark_us  microseconds that a mark costs
+    mark_us  microseconds that a mark costs: by so much the marked steps took longer, each mark
     """
 
     step_ms: float
@@ -78,22 +78,24 @@ def time_in_step(
         one_step(engine)
     marked()
     run = device.capture(marked) if device.marks_in_graphs else marked
-    mark = mark_seconds(device)
     estimate = device.time(run)
     count = max(fewest, min(MOST_TURNS, math.ceil(TURNS_SECONDS / (2 * estimate))))
     warm_up = min(count // 2, math.ceil(WARM_UP_SECONDS / (2 * estimate)))
-    parts, steps = [], []
+    parts, steps, wholes = [], [], []
     for turn in range(-warm_up, count):
         if turn == 0:
             begin()
         run()
         steps.append(device.time(run if shared else lambda: one_step(engine)))
         if turn >= 0:
-            parts.append([device.seconds(*ends) - mark for ends in itertools.pairwise(marks)])
-    calls = (None, *program.training_step)
-    each = 1e3 * np.median(parts, axis=0)
-    step_ms = 1e3 * float(np.median(steps[-count:]))
-    return InStep(step_ms, list(zip(calls, each.tolist(), strict=True)), 1e6 * mark)
+            parts.append([device.seconds(*ends) for ends in itertools.pairwise(marks)])
+            wholes.append(device.seconds(marks[0], marks[-1]))
+    calls, step = (None, *program.training_step), float(np.median(steps[-count:]))
+    mark = 0.0
+    if device.marks_in_graphs and not shared:
+        mark = max(0.0, float(np.median(wholes)) - step) / len(calls)
+    each = 1e3 * (np.median(parts, axis=0) - mark)
+    return InStep(1e3 * step, list(zip(calls, each.tolist(), strict=True)), 1e6 * mark)
 
 
 def by_key(engine: Engine, calls: Iterable[Call | None]) -> dict[str, list[Call | None]]:
@@ -165,19 +167,10 @@ def energy_in_words(device: str, result: Mapping[str, Any]) -> str:
     )
 
 
-def mark_seconds(device: Device) -> float:
-    """What a mark between two kernels of a graph costs."""
-    if not device.marks_in_graphs:
-        return 0.0
-    marks: list[Any] = []
-    return empty_launch(device, lambda: marks.append(device.mark())) - empty_launch(device)
-
-
-def empty_launch(device: Device, beside: Callable[[], None] = lambda: None) -> float:
-    """Seconds of an almost empty kernel in a graph: start.add of one element. `beside`: what is
-    submitted after each."""
+def empty_launch(device: Device) -> float:
+    """Seconds of an almost empty kernel in a graph: start.add of one element."""
     ladder, real, dims = find("start.add"), np.dtype(np.float32), {"N": 1}
     arrays = {arg.name: device.empty((1,), real) for arg in ladder.op.args}
     call = bind(ladder.op, ladder.rung(1), device, real, dims, arrays)
-    once = prepare(device, [call, beside] * LAUNCHES)
-    return 2 * statistics.median(once() for _ in range(5))
+    once = prepare(device, [call] * LAUNCHES)
+    return statistics.median(once() for _ in range(5))

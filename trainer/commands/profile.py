@@ -165,8 +165,8 @@ def refuse_gap(p: dict[str, Any]) -> None:
     if p["adds_up"] and abs(p["gaps_ms"]) > MOST_GAP * p["step_ms"]:
         raise LadderError(
             f"the ops take {p['ops_ms']:,.3f} ms and the step {p['step_ms']:,.3f}, which is not "
-            f"the same within {100 * MOST_GAP:g} %: something else used the GPU, or what a mark "
-            f"costs ({p['mark_us']:.2f} us) is wrong. Nothing is written; measure again"
+            f"the same within {100 * MOST_GAP:g} %: something else used the GPU. Nothing is "
+            "written; measure again"
         )
 
 
@@ -233,12 +233,12 @@ def show(p: dict[str, Any], screen: Display) -> None:
             f"{100 * row['floor_ms'] / row['ms']:.0f}",
             _rate(row),
             f"{row['scratch_bytes'] / 2**20:,.1f}",
-            *([f"{row['joules']:,.3f}", f"{row['watts']:,.0f}"] if with_joules else ()),
+            *([f"{row['joules']:,.3f}"] if with_joules else ()),
         )
         for row in p["ops"]
     ]
     columns = ("op", "rung>", "ms>", "% step>", "floor>", "% floor>", "rate>", "scratch MiB>")
-    screen.table((*columns, *("J>", "W>")[: 2 * with_joules]), rows)
+    screen.table((*columns, *(["J>"] * with_joules)), rows)
     share = 100 * p["gaps_ms"] / p["step_ms"]
     used = f", alone {sum(row.get('joules', 0.0) for row in p['ops']):,.2f} J" * with_joules
     screen.say(

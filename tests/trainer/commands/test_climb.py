@@ -70,7 +70,6 @@ def gpu(monkeypatch):
         rung_choice, "compiling_candidates", lambda *which: contextlib.nullcontext()
     )
     monkeypatch.setattr(profile, "_empty_launch_us", lambda device: 1.5)
-    monkeypatch.setattr(op_timing, "mark_seconds", lambda device: 0.0)
     for module in (climb, profile):
         monkeypatch.setattr(module, "roof_of", lambda device, real: Roof(1e12, 1e12))
     return device
@@ -179,16 +178,25 @@ def test_what_a_mark_costs_is_no_part_of_an_op(gpu, monkeypatch):
         return device.now
 
     monkeypatch.setattr(Gpu, "mark", mark)
-    monkeypatch.setattr(op_timing, "mark_seconds", lambda device: 2e-6)
     result, _ = profile.measure(config(rungs="naive"))
     profile.refuse_gap(result)
-    assert result["mark_us"] == pytest.approx(2)
+    assert result["mark_us"] == pytest.approx(
+        2, rel=0.05
+    )  # a mark counts in the unmarked step, too
     rows = {row["op"]: row for row in result["ops"]}
-    assert rows["gelu.forward"]["ms"] == pytest.approx(1e3 * 2 * SLOW["gelu.forward"])
+    assert rows["gelu.forward"]["ms"] == pytest.approx(1e3 * 2 * SLOW["gelu.forward"], rel=0.01)
 
 
 def test_a_profile_whose_ops_do_not_add_up_to_the_step_is_refused(gpu, tmp_path, monkeypatch):
-    monkeypatch.setattr(op_timing, "mark_seconds", lambda device: 0.5e-6)  # there is none
+    def disturbed(engine):
+        step_timing.one_step(engine)
+        engine.device.now += 20e-6
+
+    def zero(device, array):
+        device.now += 1e-6
+
+    monkeypatch.setattr(op_timing, "one_step", disturbed)
+    monkeypatch.setattr(Gpu, "zero", zero)
     monkeypatch.setattr(profile, "parser_of", parser_with_defaults)
     monkeypatch.setattr(step_timing, "FOLDER", tmp_path)
     arguments = ["-e", "d2", "-b", "2", "-t", "5", "--rungs", "naive", "--fuse", "all"]
