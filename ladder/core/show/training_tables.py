@@ -45,11 +45,11 @@ def step_summary(device: str, dtype: str) -> str:
         ("cuBLAS for the matrix products, `--rungs library`", "ours, --rungs library"),
         ("PyTorch, compiled, the fastest of its variants", "PyTorch"),
     ):
-        cells = []
-        for batch in batches:
-            found = [row for row in rows if row["B"] == batch and row["what"].startswith(prefix)]
-            best = min(found, key=lambda row: float(row["ms"]))
-            cells.append(_speed(best) + results.since(best))
+        named = [row for row in rows if row["what"].startswith(prefix)]
+        if {row["B"] for row in named} != {*batches}:  # not measured on this device
+            continue
+        fastest = [min((r for r in named if r["B"] == b), key=lambda r: r["ms"]) for b in batches]
+        cells = [_speed(row) + results.since(row) for row in fastest]
         lines.append(f"| {label} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
