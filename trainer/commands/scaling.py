@@ -30,6 +30,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from ladder.core.common.errors import LadderError
@@ -79,7 +80,8 @@ def main(argv: Sequence[str] = ()) -> int:
     if part is not None:
         with join(flags, Path(part).parent) as group:
             measured = measure(flags, group, max(counts), alone=1 in counts)
-            _write_part(measured, group, Path(part))
+            if group.leads:
+                write_json(Path(part), measured)
         return 0
     if in_group(os.environ):
         raise LadderError("scaling starts its ranks itself; start it as one process")
@@ -153,11 +155,6 @@ def measure(flags: Flags, group: Group, most: int, alone: bool) -> dict[str, Any
     }
 
 
-def _write_part(part: dict[str, Any], group: Group, path: Path) -> None:
-    if group.leads:
-        write_json(path, part)
-
-
 def gather(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """The content of the result file: what all parts share, and a row for each number of ranks, of
     the mean of its turns."""
@@ -170,13 +167,13 @@ def gather(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
     rows: list[dict[str, Any]] = []
     for ranks in sorted({part["ranks"] for part in parts}):
         turns = [part for part in parts if part["ranks"] == ranks]
-        weak, strong = (_mean([turn[key] for turn in turns]) for key in ("weak_ms", "strong_ms"))
+        weak, strong = (fmean([turn[key] for turn in turns]) for key in ("weak_ms", "strong_ms"))
         exchanges = {
-            name: _mean([turn["exchange_ms"][name] for turn in turns])
+            name: fmean([turn["exchange_ms"][name] for turn in turns])
             for name in turns[0]["exchange_ms"]
         }
         compute, alone = (
-            [_mean(list(of_rank)) for of_rank in zip(*(t[key] for t in turns), strict=True)]
+            [fmean(of_rank) for of_rank in zip(*(t[key] for t in turns), strict=True)]
             for key in ("compute_ms", "alone_ms")
         )
         first = rows[0] if rows else {"ranks": ranks, "weak_ms": weak, "strong_ms": strong}
@@ -201,10 +198,6 @@ def gather(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
             }
         )
     return {**common, "rows": rows}
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)
 
 
 def show(result: dict[str, Any], screen: Display) -> None:
@@ -248,6 +241,6 @@ def show(result: dict[str, Any], screen: Display) -> None:
     ]
     if parts:
         screen.table(("ranks>", "part", "ms>"), parts)
-    columns, lines = gpu_condition.table(r["rows"])
-    if lines:
-        screen.table(columns, lines)
+    for row in r["rows"]:
+        for line in gpu_condition.lines(row):
+            screen.say(f"ranks: {row['ranks']}, {line}")

@@ -47,7 +47,7 @@ from trainer.model.model_config import ModelConfig
 from trainer.model.program import Program, initial_parameters
 from trainer.model.registry import SIZES
 from trainer.model.sharding import WHOLE, Sharding
-from trainer.open import Machine, build_step, open_machine, sharding_of
+from trainer.open import Machine, build_step, open_machine
 from trainer.ranks.group import ALONE, Group, open_communicator
 from trainer.report import Display
 
@@ -227,7 +227,8 @@ def open_job(flags: Flags, command: str, needs_gpu: bool = False, group: Group =
         shape, trained = opened.shape, (path, opened.source)
         text = text or weights.text_of(path)
     config = resolve_step(flags, machine.choice, shape.context)
-    sharding = sharding_of(group, resolve_zero(flags, group.size), config.overlap)
+    zero = resolve_zero(flags, group.size)
+    sharding = Sharding(group.rank, group.size, zero, config.overlap)
     build_at = functools.partial(build_step, shape, config, sharding)
     kernels = machine.choose(build_at, config.batch)
     peers = open_communicator(device, group, config.exchange, sharding.overlaps)
@@ -289,12 +290,9 @@ def roof_of(device: Device, real: np.dtype) -> Roof:
 
 def in_giga(roof: Roof) -> dict[str, float]:
     """A roof as result files hold it, in GB/s and GFLOP/s."""
-    rates = {"bandwidth_gbs": roof.bandwidth / 1e9}
-    if roof.matrix_rate is not None:
-        rates["matrix_gflops"] = roof.matrix_rate / 1e9
-    if roof.tf32_rate is not None:
-        rates["tf32_gflops"] = roof.tf32_rate / 1e9
-    return rates
+    rates = {"bandwidth_gbs": roof.bandwidth, "matrix_gflops": roof.matrix_rate}
+    rates["tf32_gflops"] = roof.tf32_rate
+    return {name: rate / 1e9 for name, rate in rates.items() if rate is not None}
 
 
 def machine_of(device: Device) -> dict[str, Any]:

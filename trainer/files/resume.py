@@ -85,17 +85,6 @@ def check_directory(directory: Path) -> None:
         raise LadderError(f"-o {directory}: {existing} is not writable; choose another folder")
 
 
-def resume_step(resume: bool, directory: Path) -> int | None:
-    """The step to go on from; None to start anew, as -y 1 does, too, where nothing is there yet."""
-    step = checkpoint.latest(directory)
-    if step is not None and not resume:
-        raise LadderError(
-            f"{directory} holds the checkpoints of an earlier run, the last of step {step}; "
-            "continue it with -y 1, choose another folder with -o, or delete it"
-        )
-    return step
-
-
 def check_state(state: Mapping[str, Any], where: Path) -> None:
     """Raise LadderError where a training run cannot resume from a checkpoint.
 
@@ -141,9 +130,14 @@ def run_directory(flags: Flags) -> Path:
 
 
 def find_checkpoint(flags: Flags, directory: Path, group: Group = ALONE) -> Resumed | None:
-    """The checkpoint in the run's folder that it goes on from; None to start anew. Rank 0 looks
-    for it, and every rank reads it."""
-    found = resume_step(bool(flags.resume), directory) if group.leads else None
+    """The checkpoint in the run's folder that it goes on from; None to start anew, as -y 1 does,
+    too, where nothing is there yet. Rank 0 looks for it, and every rank reads it."""
+    found = checkpoint.latest(directory) if group.leads else None
+    if found is not None and not flags.resume:
+        raise LadderError(
+            f"{directory} holds the checkpoints of an earlier run, the last of step {found}; "
+            "continue it with -y 1, choose another folder with -o, or delete it"
+        )
     step: int | None = group.share("the checkpoint", found)
     if step is None:
         return None

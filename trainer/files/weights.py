@@ -15,7 +15,7 @@ from trainer.files import checkpoint, huggingface, kept_model, llmc_files
 from trainer.files.tensor_file import Pieces, check_finite
 from trainer.model.model_config import ModelConfig, padded
 from trainer.model.program import initial_parameters
-from trainer.model.registry import MODELS, SIZES, name_of, named_shape
+from trainer.model.registry import MODELS, SIZES, name_of
 
 INSTEAD = "using random initial weights instead of"
 
@@ -42,10 +42,10 @@ def open_model(name: str, *, vocab: int, seed: int, data_dir: Path) -> Model:
     gpt2 ... gpt2-xl fall back to random weights, with a note, where the pretrained ones cannot be
     had. Raises LadderError for an unknown name and for files that are not a model.
     """
-    shape = named_shape(name, vocab)
-    if shape is None:
+    if name not in SIZES:
         return open_file(Path(name), data_dir)
     size = SIZES[name]
+    shape = size.config.with_vocab(vocab)
     if size.pretrained is None:
         return random_model(shape, seed)
     if vocab != size.config.vocab:

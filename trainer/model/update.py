@@ -238,12 +238,22 @@ def _updates(
     stochastic_rounding: bool,
 ) -> list[Call]:
     """AdamW on the own share of a bucket. Adds the buffers that it works on."""
-    calls = CallList(buffers)
+    calls, parameters = CallList(buffers), config.parameters()
     for run in _runs(config, bucket, sharding, merge=not stochastic_rounding):
-        arrays = _add_run(buffers, bucket, sharding, run)
-        names = dict.fromkeys(piece.name for piece in run)
-        length = run[-1].end - run[0].start
-        _adamw(calls, config, " ".join(names), run[0], length, arrays, stochastic_rounding)
+        name, first = run[0].name, run[0].first
+        if stochastic_rounding and first % 4:
+            raise ValueError(
+                f"{name}: a layer of it has a number of elements that 4 does not divide, as "
+                "rounding at random on several ranks needs it"
+            )
+        weight, gradient, m, v, master = _add_run(buffers, bucket, sharding, run)
+        args = (weight, m, v, master if master in buffers else "-", gradient, "norm", "hyper")
+        rng = "rng" if stochastic_rounding else "-"
+        stream = ROUNDING_STREAMS + list(parameters).index(name)
+        scalars = {"decay": float(parameters[name].decay), "stream": stream, "first": first}
+        where = " ".join(dict.fromkeys(piece.name for piece in run))
+        size = {"N": run[-1].end - run[0].start}
+        calls.call(where, "adamw.update", size, " ".join((*args, rng)), **scalars)
     return calls.calls
 
 
@@ -277,31 +287,3 @@ def _add_run(
             part = Buffer((count,), whole.dtype, whole.kind, inside=(host, begin))
             buffers[f"{host}@{start}"] = part
     return [f"{host}@{start}" for host in hosts]
-
-
-def _adamw(
-    calls: CallList,
-    config: ModelConfig,
-    where: str,
-    first: Slice,
-    count: int,
-    arrays: Sequence[str],
-    stochastic_rounding: bool,
-) -> None:
-    """A call of AdamW on `count` elements, the first of which are `first`.
-
-    arrays  names of weight, gradient, two moments and, where the buffer exists, the master copy
-    """
-    weight, gradient, m, v, master = arrays
-    tensors = list(config.parameters())
-    if stochastic_rounding and first.first % 4:
-        raise ValueError(
-            f"{first.name}: a layer of it has a number of elements that 4 does not divide, as "
-            "rounding at random on several ranks needs it"
-        )
-    decay = float(config.parameters()[first.name].decay)
-    stream = ROUNDING_STREAMS + tensors.index(first.name)
-    args = (weight, m, v, master if master in calls.buffers else "-", gradient, "norm", "hyper")
-    rng = "rng" if stochastic_rounding else "-"
-    scalars = {"decay": decay, "stream": stream, "first": first.first}
-    calls.call(where, "adamw.update", {"N": count}, " ".join((*args, rng)), **scalars)

@@ -24,7 +24,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from types import FrameType
 from typing import NamedTuple, NoReturn
 
 from ladder.core.common.errors import LadderError
@@ -172,8 +171,10 @@ class Watch:
 
     def _report(self) -> Progress:
         part, count, since = self._part
-        frame = sys._current_frames().get(self._main)
-        line = "" if frame is None else _line_of(frame)
+        line = ""
+        if (frame := sys._current_frames().get(self._main)) is not None:
+            code = frame.f_code
+            line = f"{code.co_name}, {Path(code.co_filename).name}:{frame.f_lineno}"
         return Progress(part, count, time.monotonic() - since, line, self._waits)
 
     def _listen(
@@ -241,8 +242,3 @@ class Watch:
             for link in self._links.values():
                 with suppress(OSError):
                     link.send_bytes(message)
-
-
-def _line_of(frame: FrameType) -> str:
-    """The function and the line that a thread is at."""
-    return f"{frame.f_code.co_name}, {Path(frame.f_code.co_filename).name}:{frame.f_lineno}"

@@ -77,7 +77,9 @@ class Cuda(CupyGpu):
         rows, columns = array.size // array.shape[-1], array.shape[-1]
         made = aligned_empty((128,), np.dtype(np.uint8))
         with self.device:
-            status = ctypes.CDLL("libcuda.so.1").cuTensorMapEncodeTiled(
+            self._driver(
+                "the driver makes no tensor map",
+                "cuTensorMapEncodeTiled",
                 ctypes.c_void_p(made.ctypes.data),
                 ctypes.c_int(_TENSOR_TYPES["tf32" if tf32 else array.dtype.name]),
                 ctypes.c_uint32(2),
@@ -91,8 +93,6 @@ class Cuda(CupyGpu):
                 ctypes.c_int(3),  # CU_TENSOR_MAP_L2_PROMOTION_L2_256B
                 ctypes.c_int(0),  # zeros past the end
             )
-        if status:
-            raise LadderError(f"{self.name}: the driver makes no tensor map: CUDA error {status}")
         opaque: np.void = made.view("V128")[0]
         return opaque
 
@@ -102,25 +102,25 @@ class Cuda(CupyGpu):
         if not self.recording:
             return super().mark()
         event = self.cupy.cuda.Event()
-        status = ctypes.CDLL("libcuda.so.1").cuEventRecordWithFlags(
-            ctypes.c_void_p(event.ptr), ctypes.c_void_p(self.stream.ptr), _EVENT_RECORD_EXTERNAL
-        )
-        if status:
-            raise LadderError(
-                f"{self.name}: an event does not go into a graph: CUDA error {status}"
-            )
+        where = ctypes.c_void_p(event.ptr), ctypes.c_void_p(self.stream.ptr)
+        why = "an event does not go into a graph"
+        self._driver(why, "cuEventRecordWithFlags", *where, _EVENT_RECORD_EXTERNAL)
         return event
 
     def allocation(self, array: Any) -> int:
         """Where the allocation begins of which an array is a part."""
         begin, size = ctypes.c_uint64(), ctypes.c_size_t()
         with self.device:
-            status = ctypes.CDLL("libcuda.so.1").cuMemGetAddressRange_v2(
-                ctypes.byref(begin), ctypes.byref(size), ctypes.c_uint64(array.data.ptr)
-            )
-        if status:
-            raise LadderError(f"{self.name}: the driver finds no allocation: CUDA error {status}")
+            found = ctypes.byref(begin), ctypes.byref(size)
+            at = ctypes.c_uint64(array.data.ptr)
+            why = "the driver finds no allocation"
+            self._driver(why, "cuMemGetAddressRange_v2", *found, at)
         return begin.value
+
+    def _driver(self, failure: str, function: str, *args: Any) -> None:
+        """Call CUDA's driver, without CuPy."""
+        if status := getattr(ctypes.CDLL("libcuda.so.1"), function)(*args):
+            raise LadderError(f"{self.name}: {failure}: CUDA error {status}")
 
     def compile_ahead(self, rung: Rung, defines: Mapping[str, int], real: np.dtype) -> Path:
         return compiler.compile_cubin(rung, defines, real, self.arch, newest=self._driver_major)
