@@ -190,7 +190,6 @@ class Run:
 
     @property
     def sharding(self) -> Sharding:
-        """Which rank this is, and how the ranks share the update."""
         return Sharding(self.group.rank, self.group.size, self.config.zero, self.config.overlap)
 
     @property
@@ -364,6 +363,5 @@ def _sampling_program(
 def build_step(
     shape: ModelConfig, config: StepConfig, sharding: Sharding, B: int, fusions: Collection[str]
 ) -> Program:
-    """The program of a training step of one rank."""
     options = config.program_options
     return build(shape, B, config.sequence, fusions=fusions, sharding=sharding, **options)

@@ -181,11 +181,9 @@ class Report:
         self.display.__exit__(*exception)
 
     def say(self, text: str) -> None:
-        """A line of plain text."""
         self.display.say(text)
 
     def step(self, step: StepOutcome) -> None:
-        """A step of training whose outcome is known."""
         speed = self._speed(step)
         more: dict[str, Any] = {} if speed is None else asdict(speed)
         if step.skipped is not None:
@@ -207,14 +205,12 @@ class Report:
         return Speed(step.ms, tokens_per_second, self.flops / (step.ms / 1e3) / self.roof)
 
     def validation(self, step: int, loss: float) -> None:
-        """The loss on the validation text."""
         self.log.validation(step, loss)
         self.logged = True
         self.val_losses.append(loss)
         self.say(f"val loss {loss:.6f} (step {step})")
 
     def train_split(self, step: int, loss: float | None) -> None:
-        """The loss on the training text, measured as that on the validation text."""
         if loss is not None:
             self.log.event(step, train_split_loss=loss)
             self.say(f"loss on the training text {loss:.6f} (step {step})")
@@ -224,7 +220,6 @@ class Report:
         self.display.busy(f"HellaSwag {done:,}/{len(self.run.examples):,}")
 
     def score(self, step: int, score: Score | None) -> None:
-        """The score on HellaSwag."""
         if score is not None:
             accuracy = score.normalized_accuracy
             self.log.evaluation(step, accuracy)
@@ -232,18 +227,15 @@ class Report:
             self.say(f"HellaSwag {counts} = {accuracy:.4f} (step {step})")
 
     def sample(self, step: int, text: str | None) -> None:
-        """A sampled text."""
         if text is not None:
             self.log.event(step, sample=text)
             self.say(f"--- sample at step {step} ---\n{printable(text)}\n---")
 
     def checkpoint(self, step: int, path: Path | None) -> None:
-        """A checkpoint was written."""
         self.log.event(step, checkpoint=str(path))
         self.say(f"checkpoint {path}")
 
     def kept(self, path: Path | None) -> None:
-        """The model was written."""
         self.say(f"model {path}; text from it: python -m trainer sample -e {self.run.directory}")
 
     def condition(self, step: int) -> None:

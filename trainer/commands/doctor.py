@@ -30,7 +30,6 @@ CHECKPOINT_124M = 1.5e9  # bytes: weights and two moments in float32
 
 
 def main(argv: Sequence[str] = ()) -> int:
-    """Print the report."""
     Parser(
         prog="python -m trainer doctor",
         description="What this machine has, what will run on it, and what to do about the rest.",
@@ -53,7 +52,6 @@ def main(argv: Sequence[str] = ()) -> int:
 
 
 def examine() -> list[Finding]:
-    """All findings, in the order of the report."""
     return [
         python(),
         numpy(),

@@ -187,7 +187,6 @@ def _launches(engine: Engine, call: Call) -> int:
 
 
 def _empty_launch_us(device: Device) -> float | None:
-    """Microseconds of an almost empty kernel in a graph."""
     return 1e6 * empty_launch(device) if device.is_gpu else None
 
 
@@ -217,7 +216,6 @@ def name_in_ranges(call: Call | Collective) -> str:
 
 
 def show(p: dict[str, Any], screen: Display) -> None:
-    """The profile as tables."""
     screen.say(f"{_title(p)}: {p['step_ms']:,.2f} ms, {p['tokens_per_second']:,.0f} tokens/s")
     for line in gpu_condition.lines(p):
         screen.say(line)
@@ -260,7 +258,6 @@ def show(p: dict[str, Any], screen: Display) -> None:
 
 
 def _show_collectives(p: dict[str, Any], screen: Display) -> None:
-    """What several ranks exchange, in the order of the step."""
     screen.say(
         f"\n{p['ranks']} ranks, -z {p['zero']} --overlap {p['overlap']:d}, by {p['exchanged_by']}:"
     )

@@ -201,7 +201,6 @@ def gather(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def show(result: dict[str, Any], screen: Display) -> None:
-    """The result as tables."""
     r = result
     flags = "no exchange"  # of one rank
     if r["exchanged_by"] is not None:

@@ -243,7 +243,6 @@ def data_in_words(job: Mapping[str, Any]) -> str:
 
 
 def one_step(engine: Engine, micro_steps: int = 1) -> None:
-    """An optimizer step of so many micro-batches."""
     engine.zero_gradients(beside=True)
     for micro_step in range(micro_steps):
         engine.forward()
@@ -282,7 +281,6 @@ def time_steps(
 
 
 def roof_of(device: Device, real: np.dtype) -> Roof:
-    """The measured bandwidth and matrix rates of the device."""
     sizes = () if device.is_gpu else (CPU_COPY_BYTES,)
     in_tf32 = matrix_rate(device, real, tf32=True) if real == np.float32 else None
     return Roof(copy_bandwidth(device, *sizes), measured_roof(device, real), in_tf32)

@@ -206,7 +206,6 @@ def steps(engine: Engine, test: LlmcTest) -> Iterator[float]:
 
 
 def show(screen: Display, differences: Iterable[Difference]) -> None:
-    """A table of them."""
     screen.table(
         ("tensor", "largest difference>", "of llm.c's limit>", "relative>", "within"),
         [

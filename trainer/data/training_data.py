@@ -34,12 +34,10 @@ class Data:
 
     @property
     def names(self) -> dict[str, str]:
-        """What the settings of a run keep of it."""
         names = {"dataset": self.name, "tokenizer": self.tokenizer_name}
         return {**names, "train_data": self.train, "val_data": self.val}
 
     def count(self, overfit: bool) -> int:
-        """The tokens of an epoch."""
         return count_tokens(self.val if overfit else self.train)
 
 

@@ -35,7 +35,6 @@ class Kernels:
 
     @property
     def rungs(self) -> dict[str, Rung]:
-        """The rungs of all calls, by the keys of rung_map.py."""
         return {key: choice.rung for key, choice in self.choices.items()}
 
     def describe(self) -> dict[str, Any]:

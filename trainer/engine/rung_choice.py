@@ -193,7 +193,6 @@ def compile_chosen(
 
 
 def _shapes(calls: Iterable[Call]) -> dict[str, Counter[Shape]]:
-    """By the op's name, at which shapes it is called, and how often."""
     shapes: dict[str, Counter[Shape]] = {}
     for call in dict.fromkeys(calls):  # passes share calls
         shapes.setdefault(call.op, Counter())[shape_of(call)] += 1
@@ -327,7 +326,6 @@ def _not_compared(
 
 
 def _refuse(op: str, rung: Rung, settings: KernelSettings, device: Device, real: np.dtype) -> None:
-    """Raise LadderError where a named rung cannot run on the device, or is wrong."""
     if not rung.is_reference and not device.runs_kernels:
         raise LadderError(
             f"{op} {rung.label} is a kernel, and --device {settings.choice.device} runs the NumPy "

@@ -29,7 +29,6 @@ def learning_rate(
 
 
 def rate_of(config: TrainConfig, step: int) -> float:
-    """The learning rate of a step of a run."""
     return learning_rate(
         config.schedule,
         step,
@@ -102,7 +101,6 @@ class OutlierDetector:
         return (value - mean) / deviation if deviation > 0 else 0.0
 
     def state(self) -> list[float]:
-        """What a checkpoint keeps."""
         return list(self.window)
 
     def restore(self, state: list[float]) -> None:

@@ -199,7 +199,6 @@ def load_state(path: str | Path, config: ModelConfig) -> State:
 
 
 def save_tokenizer(path: str | Path, tokenizer: Tokenizer) -> None:
-    """Write the tokenizer file that llm.c's programs need to print sampled text."""
     if tokenizer.eot is None:
         raise LadderError(
             f"llm.c begins a sample with the end-of-text token, and tokenizer {tokenizer.name} has "

@@ -69,8 +69,6 @@ STATE_OF_FP16: Sound = {
 
 @dataclass(frozen=True)
 class Resumed:
-    """The checkpoint that a run goes on from."""
-
     step: int
     tensors: checkpoint.CheckedTensors
     state: dict[str, Any]
@@ -120,7 +118,6 @@ def check_same(config: TrainConfig, resumed: Resumed) -> None:
 
 
 def run_directory(flags: Flags) -> Path:
-    """Where the run's files go."""
     if flags.output is not None:
         return Path(flags.output)
     data = Path(flags.value("dataset")).stem
@@ -167,7 +164,6 @@ def kept(program: Program) -> list[str]:
 def restore_tensors(
     engine: Engine, tensors: Mapping[str, np.ndarray], group: Group = ALONE
 ) -> None:
-    """Put back what a checkpoint holds."""
     for name in kept(engine.program):
         group.working(f"{name} of the checkpoint")
         if name not in tensors:

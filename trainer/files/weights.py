@@ -179,6 +179,5 @@ def shape_of(tensors: checkpoint.CheckedTensors, state: Mapping[str, Any]) -> Mo
 
 
 def random_model(shape: ModelConfig, seed: int, note: str | None = None) -> Model:
-    """The model's random initialisation."""
     pieces = ((name, None, array) for name, array in initial_parameters(shape, seed))
     return Model(shape, pieces, f"random, seed {seed}", trained=False, note=note)

@@ -61,12 +61,10 @@ class Program:
 
     @property
     def parameters(self) -> tuple[str, ...]:
-        """The names of the buffers that are trained."""
         return tuple(self.config.parameters())
 
     @property
     def update(self) -> tuple[Call, ...]:
-        """The op calls of `reduce` and `apply`."""
         return tuple(op_calls((*self.reduce, *self.apply)))
 
     @property
@@ -84,7 +82,6 @@ class Program:
 
     @property
     def training_step(self) -> tuple[Call, ...]:
-        """The calls of a training step, in order."""
         return (*self.forward, *op_calls(self.last_backward), *self.update)
 
     @property

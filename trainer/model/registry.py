@@ -17,6 +17,5 @@ SIZES: dict[str, Size] = {**GPT2_SIZES, **LECTURE_SIZES}  # by what -e takes
 
 
 def name_of(config: ModelConfig) -> str:
-    """The name of a config's model in checkpoints."""
     (name,) = [name for name, model in MODELS.items() if model is type(config)]
     return name

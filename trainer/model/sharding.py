@@ -96,7 +96,6 @@ class Slice:
 
     @property
     def end(self) -> int:
-        """Where it ends in the vector."""
         return self.start + self.count
 
     def within(self, start: int, end: int) -> Slice | None:
@@ -138,7 +137,6 @@ class Vector:
         return last.start + last.size
 
     def slices(self, name: str) -> list[Slice]:
-        """Those of a tensor, in its order."""
         slices = [s for bucket in self.buckets for s in bucket.slices if s.name == name]
         return sorted(slices, key=lambda s: s.first)
 

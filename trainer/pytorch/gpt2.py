@@ -156,7 +156,6 @@ class _Memory:
         self.runs: dict[Any, list[Run]] = {}  # what was bound to it, by part of the program
 
     def __getitem__(self, name: str) -> Tensor:
-        """A buffer as a tensor."""
         array = self.arrays[name]
         start = address(array) - self.bytes.data_ptr()
         flat = self.bytes[start : start + array.nbytes].view(TORCH[array.dtype])
@@ -231,7 +230,6 @@ class _Passes:
     def backward(
         self, kept: _Memory, valid: Tensor | None, dloss: Any, dlogits: Any
     ) -> Iterator[Tensor]:
-        """The gradients of all parameters."""
         gradients, place, V = (
             _Memory(self, "gradient"),
             place_of(kept.bytes),

@@ -103,12 +103,10 @@ class Watch:
         self._thread.start()
 
     def progress(self, part: str | None) -> None:
-        """The main thread has come to a part that is the same on all ranks; see `Progress`."""
         _, count, _ = self._part
         self._part = part, count + (part is not None), time.monotonic()
 
     def working(self, part: str) -> None:
-        """The main thread has come to a part of this rank alone."""
         _, count, _ = self._part
         self._part = part, count, time.monotonic()
 
@@ -124,7 +122,6 @@ class Watch:
             self._waits = False
 
     def leave(self) -> None:
-        """All ranks are done: say so, and close the connections."""
         self._leaving.set()
         self._send(LEFT)
         self._thread.join()
@@ -132,7 +129,6 @@ class Watch:
             link.close()
 
     def fail(self, message: str, status: int) -> None:
-        """Tell the others that this rank ends by an error, which this process shows."""
         if not self._leaving.is_set():
             self._leaving.set()
             self._send_failure(message, status)

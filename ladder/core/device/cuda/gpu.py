@@ -108,7 +108,6 @@ class Cuda(CupyGpu):
         return event
 
     def allocation(self, array: Any) -> int:
-        """Where the allocation begins of which an array is a part."""
         begin, size = ctypes.c_uint64(), ctypes.c_size_t()
         with self.device:
             found = ctypes.byref(begin), ctypes.byref(size)

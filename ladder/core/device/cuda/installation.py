@@ -18,7 +18,6 @@ NEEDED = ("GPU", "CuPy", "NVRTC", "NVIDIA driver")  # findings without which no 
 
 
 def findings() -> list[Finding]:
-    """Everything that is looked at, in the order of a report."""
     return [nvrtc(), disassembler(), driver(), cupy(), *gpus(), *several_gpus()]
 
 

@@ -113,7 +113,6 @@ def wheel_folders() -> list[Path]:
 
 
 def toolkit_folders() -> list[Path]:
-    """Installed CUDA toolkits."""
     named = [os.environ.get("CUDA_PATH"), os.environ.get("CUDA_HOME"), "/usr/local/cuda"]
     return [Path(folder) for folder in dict.fromkeys(named) if folder and Path(folder).is_dir()]
 

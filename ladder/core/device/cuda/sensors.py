@@ -94,7 +94,6 @@ class Nvml(Sensors):
         return dataclasses.replace(found, mean_watts=(after - before) / (end - start))
 
     def _listen(self) -> None:
-        """Ask again and again until the end."""
         assert self._gpu is not None
         due, joules = time.monotonic() + PERIOD_SECONDS, self._gpu.joules()
         while not self._stop.wait(min(PERIOD_SECONDS, COUNTER_SECONDS)):
@@ -107,8 +106,6 @@ class Nvml(Sensors):
 
 
 class _Gpu:
-    """One GPU as NVML sees it."""
-
     def __init__(self, nvml: Any, handle: Any) -> None:
         self._nvml, self._handle = nvml, handle
 

@@ -59,7 +59,6 @@ def matrix(array: Any, types: Mapping[str, int]) -> tuple[ctypes.c_void_p, int, 
 
 
 def check(status: int, gpu: Gpu, where: str, library: str) -> None:
-    """Raise LadderError where a call has failed."""
     if status:
         raise LadderError(f"{gpu.name}: {library} fails with status {status} {where}")
 
