@@ -81,7 +81,6 @@ def choose(
     further ones where another rung is chosen at some of its shapes.
 
     before  the `record` of the run that this one goes on from, to choose the same again
-    on_progress  is called with the name of each part of this work before it begins
 
     A `.cu` file of the user's is checked first, in a process of its own. Raises LadderError for an
     op, rung or shape that does not exist, that the model does not use, or that the device cannot

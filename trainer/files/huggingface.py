@@ -8,6 +8,7 @@ Layout: https://github.com/huggingface/transformers, models/<model>/modeling_<mo
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -42,7 +43,12 @@ def load_huggingface(source: str | Path, data_dir: str | Path) -> tuple[ModelCon
     """
     file = TensorFile(_find(str(source), Path(data_dir)))
     config_path = file.path.with_name("config.json")
-    config = _read_config(config_path) if config_path.exists() else _guess_config(file)
+    if not config_path.exists():
+        config = _guess_config(file)
+    elif isinstance(settings := read_json(config_path), dict):
+        config = config_of(settings, config_path)
+    else:
+        raise LadderError(f"{config_path} is not a model's configuration; fetch it again")
     names = _plain_names(file, _format_of(type(config)))
     _check_layout(file, names, config)
     return config, _pieces(file, names, config)
@@ -72,11 +78,8 @@ def export_huggingface(
         array = array if layer is None else array[layer]
         return array.T if form.tensors[name][1] else array
 
-    def reader(name: str, layer: int | None) -> Callable[[], np.ndarray]:
-        return lambda: piece(name, layer)
-
     tensors = {
-        form.prefix + theirs: reader(name, layer)
+        form.prefix + theirs: functools.partial(piece, name, layer)
         for name, layer, theirs in named_tensors(form, config)
     }
     ends = {"bos_token_id": tokenizer.eot, "eos_token_id": tokenizer.eot}
@@ -179,13 +182,6 @@ def _check_layout(file: TensorFile, names: Mapping[str, str], config: ModelConfi
         raise LadderError(
             f"{file.path} holds {min(unexpected)}, which a {form.model_type} model does not have"
         )
-
-
-def _read_config(path: Path) -> ModelConfig:
-    settings = read_json(path)
-    if not isinstance(settings, dict):
-        raise LadderError(f"{path} is not a model's configuration; fetch it again")
-    return config_of(settings, path)
 
 
 def config_of(settings: Mapping[str, Any], path: Path) -> ModelConfig:

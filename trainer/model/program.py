@@ -134,7 +134,7 @@ def build(
     evaluate = forward = predict + loss
     backward: tuple[Call, ...] = ()
     more_backward: tuple[Item, ...] = ()
-    behind = update.Update((), (), ())
+    behind: update.Update = (), (), ()
     if training:
         if config.has_dropout:
             forward = fuse(config.forward(B, T, buffers, dropout=True), rules) + loss
@@ -158,6 +158,7 @@ def build(
         else:
             how = stochastic_rounding, sharding, vector
             behind = update.together(config, buffers, more_backward, *how)
+    last_backward, reduce, apply = behind
     used = {ref[0] for call in (*forward, *evaluate, *backward) for ref in call.args if ref}
     buffers = _without_unused_scratch(buffers, used)
     return Program(
@@ -170,9 +171,9 @@ def build(
         predict=predict,
         backward=backward,
         more_backward=more_backward,
-        last_backward=behind.last_backward,
-        reduce=behind.reduce,
-        apply=behind.apply,
+        last_backward=last_backward,
+        reduce=reduce,
+        apply=apply,
         vector=vector if sharding.size > 1 else None,
         fusions=fusions,
     )

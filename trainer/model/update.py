@@ -18,7 +18,6 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
 from trainer.model.calls import (
     Buffer,
@@ -56,18 +55,8 @@ MOMENTS = (".m", ".v")
 MASTER = ".master"
 
 
-class Update(NamedTuple):
-    """What comes behind the backward pass of a micro-batch.
-
-    last_backward  the backward pass of a step's last micro-batch: up to the gradients' sum over all
-                   ranks and the norms of its shares
-    reduce         the norm of all gradients
-    apply          one step of AdamW
-    """
-
-    last_backward: tuple[Item, ...]
-    reduce: tuple[Item, ...]
-    apply: tuple[Item, ...]
+# last_backward, reduce and apply of a `Program`.
+Update = tuple[tuple[Item, ...], tuple[Item, ...], tuple[Item, ...]]
 
 
 def add_vectors(
@@ -137,7 +126,7 @@ def alone(
     clip.call("clip", "global_norm.forward", {"N": vector.size}, "norm gradients")
     (bucket,) = vector.buckets
     adamw = _updates(config, buffers, bucket, WHOLE, stochastic_rounding)
-    return Update(backward, tuple(clip.calls), tuple(adamw))
+    return backward, tuple(clip.calls), tuple(adamw)
 
 
 def together(
@@ -163,7 +152,7 @@ def together(
     clip = CallList(buffers)
     clip.call("clip", "global_norm.forward", {"N": shares * count}, "norm norms")
     gathered = (Collective("all_gather", ("norms",)),) if sharding.cuts else ()
-    return Update(
+    return (
         _with_sums(backward, norms, sharding, vector),
         (*gathered, *clip.calls),
         _with_gathers(buffers, updates, sharding),

@@ -24,14 +24,14 @@ from trainer.model import registry
     ],
 )
 def test_sizes_are_gpt2s_and_llmcs(name, size):
-    shape = registry.named_shape(name, 50257)
+    shape = registry.SIZES[name].config.with_vocab(50257)
     assert (shape.layers, shape.heads, shape.channels) == size
     assert (shape.context, shape.vocab, shape.padded_vocab) == (1024, 50257, 50304)
     assert shape.dropout == 0
 
 
 def test_char_is_nanogpts_character_model():
-    shape = registry.named_shape("char", 65)
+    shape = registry.SIZES["char"].config.with_vocab(65)
     assert (shape.layers, shape.heads, shape.channels, shape.context) == (6, 6, 384, 256)
     assert (shape.dropout, shape.vocab, shape.padded_vocab) == (0.2, 65, 128)
     assert weights.tokenizer_of("char") == "chars"

@@ -84,6 +84,8 @@ def find_nvrtc(newest: int | None = None) -> Nvrtc:
 def installed() -> tuple[Nvrtc, ...]:
     """Every NVRTC of this machine that loads, in the order of preference."""
     found: dict[Path, Nvrtc] = {}
+    # CuPy keeps the C++ library of CUDA (CCCL), which cooperative_groups.h includes.
+    of_cupy = "cupy/_core/include/cupy/_cccl/libcudacxx"
     for library, include in _candidates():
         library = library.resolve()
         if library in found:
@@ -94,16 +96,11 @@ def installed() -> tuple[Nvrtc, ...]:
             continue
         major, minor = ctypes.c_int(), ctypes.c_int()
         _check(loaded.nvrtcVersion(ctypes.byref(major), ctypes.byref(minor)), loaded)
-        every = [*include, *(folder / "cccl" for folder in include), *_cupy_headers()]
+        every = [*include, *(folder / "cccl" for folder in include)]
+        every += [Path(entry or ".") / of_cupy for entry in sys.path]
         existing = tuple(folder for folder in every if folder.is_dir())
         found[library] = Nvrtc(library, existing, (major.value, minor.value))
     return tuple(found.values())
-
-
-def _cupy_headers() -> list[Path]:
-    """Where CuPy keeps the C++ library of CUDA (CCCL), which cooperative_groups.h includes."""
-    headers = "cupy/_core/include/cupy/_cccl/libcudacxx"
-    return [Path(entry or ".") / headers for entry in sys.path]
 
 
 def wheel_folders() -> list[Path]:
