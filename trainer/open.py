@@ -85,7 +85,7 @@ class Machine:
         group.progress("the choice of kernels")
         if group.leads:
             kernels = choose(self.wanted, self.device, build_fused, before, group.working)
-            group.share("the kernels", kernels.describe())
+            group.share("the kernels", kernels.record())
         else:
             kernels = follow(group.share("the kernels"), self.wanted, build_fused)
         group.progress(None)

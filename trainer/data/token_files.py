@@ -170,10 +170,6 @@ def check_position(identity: Mapping[str, Any], state: Mapping[str, Any]) -> Non
             )
 
 
-def count_tokens(pattern: str | Path) -> int:
-    return sum(read_count(path) for path in find_shards(pattern))
-
-
 class TokenLoader:
     """Batches of B sequences of T tokens from all shards, epoch after epoch.
 

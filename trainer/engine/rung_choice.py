@@ -228,7 +228,7 @@ def record(choices: Mapping[str, Choice]) -> dict[str, dict[str, Any]]:
     return {"rungs": as_json(choices), "digests": digests}
 
 
-def as_recorded(recorded: Mapping[str, Any], reasons: Mapping[str, str]) -> dict[str, Choice]:
+def as_recorded(recorded: Mapping[str, Any]) -> dict[str, Choice]:
     """The choices of a `record` that another rank of this run has made."""
     choices = {}
     for key, which in recorded["rungs"].items():
@@ -238,7 +238,7 @@ def as_recorded(recorded: Mapping[str, Any], reasons: Mapping[str, str]) -> dict
                 f"{key} {rung.label} is not the same file here as on rank 0; install the same "
                 "version on all machines"
             )
-        choices[key] = Choice(rung, reasons[key])
+        choices[key] = Choice(rung, "as on rank 0")
     return choices
 
 

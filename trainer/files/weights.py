@@ -15,7 +15,7 @@ from trainer.files import checkpoint, huggingface, kept_model, llmc_files
 from trainer.files.tensor_file import Pieces, check_finite
 from trainer.model.model_config import ModelConfig, padded
 from trainer.model.program import initial_parameters
-from trainer.model.registry import MODELS, SIZES, name_of
+from trainer.model.registry import MODELS, SIZES
 
 INSTEAD = "using random initial weights instead of"
 
@@ -157,7 +157,8 @@ def text_of(path: Path) -> str | None:
 
 def state_of(shape: ModelConfig) -> dict[str, Any]:
     """What a checkpoint says of the model whose tensors it holds; `shape_of` reads it."""
-    return {"architecture": name_of(shape), "shape": asdict(shape)}
+    (name,) = [name for name, model in MODELS.items() if model is type(shape)]
+    return {"architecture": name, "shape": asdict(shape)}
 
 
 def shape_of(tensors: checkpoint.CheckedTensors, state: Mapping[str, Any]) -> ModelConfig:
@@ -172,7 +173,7 @@ def shape_of(tensors: checkpoint.CheckedTensors, state: Mapping[str, Any]) -> Mo
         raise LadderError(f"{where} does not say what model it holds") from None
     sound = shape.refusal() is None
     for name, dimensions in shape.parameter_shapes().items() if sound else ():
-        sound &= tensors.file.layout.get(name, ((), ()))[1] == dimensions
+        sound &= tensors.layout.get(name, ((), ()))[1] == dimensions
     if not sound:
         raise LadderError(f"{tensors.path} does not hold the model that its state describes")
     return shape

@@ -129,7 +129,10 @@ def build(
         # The backward pass computes the norms again, from the residual stream alone. By the same
         # kernel as in the forward pass it gets the same bits; a fused one may round otherwise.
         rules.remove(JOIN)
-    loss = _loss(config, B, T, buffers)
+    calls = CallList(buffers)
+    dims = {"N": B * T, "V": config.vocab, "Vp": config.padded_vocab}
+    calls.call("loss", "crossentropy.fused", dims, "losses logits targets dloss")
+    loss = tuple(calls.calls)
     predict = fuse(config.forward(B, T, buffers, dropout=False), rules)
     evaluate = forward = predict + loss
     backward: tuple[Call, ...] = ()
@@ -235,11 +238,3 @@ def _model_buffers(
     buffers["logits"] = Buffer((B, T, config.padded_vocab), "real", "activation")
     buffers["losses"] = Buffer((B, T), "float32", "activation")
     return buffers | config.activations(B, T, training=training, recompute=recompute)
-
-
-def _loss(config: ModelConfig, B: int, T: int, buffers: Mapping[str, Buffer]) -> tuple[Call, ...]:
-    """Logits to losses; the logits become their gradient."""
-    calls = CallList(buffers)
-    dims = {"N": B * T, "V": config.vocab, "Vp": config.padded_vocab}
-    calls.call("loss", "crossentropy.fused", dims, "losses logits targets dloss")
-    return tuple(calls.calls)

@@ -14,8 +14,3 @@ MODELS: dict[str, type[ModelConfig]] = {  # by the name in checkpoints
     "lecture-gpt": LectureGPTConfig,
 }
 SIZES: dict[str, Size] = {**GPT2_SIZES, **LECTURE_SIZES}  # by what -e takes
-
-
-def name_of(config: ModelConfig) -> str:
-    (name,) = [name for name, model in MODELS.items() if model is type(config)]
-    return name

@@ -225,14 +225,10 @@ class GroupLibraries(Libraries):
     ids = frozenset({"nccl"})
 
     def __init__(self, gpus: Sequence[Cuda]) -> None:
-        self._gpus = gpus
+        self._group_sum = functools.cache(functools.partial(nccl.GroupSum, gpus))
 
     def group_sum(self) -> nccl.GroupSum:
-        return self._group_sum
-
-    @functools.cached_property
-    def _group_sum(self) -> nccl.GroupSum:
-        return nccl.GroupSum(self._gpus)
+        return self._group_sum()
 
 
 class GroupKernel:

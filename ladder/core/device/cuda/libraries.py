@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 from ladder.core.contract.libraries import Libraries
 from ladder.core.device.cuda.cublas import COMPUTE_32F, COMPUTE_32F_FAST_TF32, CuBlas
 from ladder.core.device.cuda.cublaslt import Linear
@@ -14,20 +16,11 @@ class CudaLibraries(Libraries):
     ids = frozenset({"cublas", "cublaslt", "cublas-tf32", "cublaslt-tf32"})
 
     def __init__(self, gpu: Gpu) -> None:
-        self._gpu = gpu
-        self._products: dict[bool, CuBlas] = {}
-        self._layers: dict[bool, Linear] = {}
+        self._products = functools.cache(functools.partial(CuBlas, gpu))
+        self._layers = functools.cache(functools.partial(Linear, gpu))
 
     def matrix_product(self, tf32: bool = False) -> CuBlas:
-        if tf32 not in self._products:
-            self._products[tf32] = CuBlas(self._gpu, _compute(tf32))
-        return self._products[tf32]
+        return self._products(COMPUTE_32F_FAST_TF32 if tf32 else COMPUTE_32F)
 
     def linear_layer(self, tf32: bool = False) -> Linear:
-        if tf32 not in self._layers:
-            self._layers[tf32] = Linear(self._gpu, _compute(tf32))
-        return self._layers[tf32]
-
-
-def _compute(tf32: bool) -> int:
-    return COMPUTE_32F_FAST_TF32 if tf32 else COMPUTE_32F
+        return self._layers(COMPUTE_32F_FAST_TF32 if tf32 else COMPUTE_32F)

@@ -101,6 +101,7 @@ class CupyGpu:
         self._side = self.cupy.cuda.Stream(non_blocking=True)
         self._urgent = self.cupy.cuda.Stream(non_blocking=True, priority=HIGHEST_PRIORITY)
         self._lent = threading.RLock()
+        self._external = functools.cache(self.cupy.cuda.ExternalStream)
 
     @contextlib.contextmanager
     def on(self, stream: int) -> Iterator[None]:
@@ -113,10 +114,6 @@ class CupyGpu:
                 yield
             finally:
                 self.stream, self.recording = before
-
-    @functools.cached_property
-    def _external(self) -> Callable[[int], Any]:
-        return functools.cache(self.cupy.cuda.ExternalStream)
 
     def borrow(self, address: int, shape: tuple[int, ...], dtype: np.dtype) -> Any:
         """An array in the memory of another library, which must keep it as long as it is used."""
