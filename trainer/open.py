@@ -73,12 +73,7 @@ class Machine:
         """The same, but for the rungs that --rung names."""
         return replace(self, wanted=replace(self.wanted, rung=rungs))
 
-    def choose(
-        self,
-        build: Build,
-        B: int,
-        before: Mapping[str, Any] | None = None,
-    ) -> Kernels:
+    def choose(self, build: Build, B: int, before: Mapping[str, Any] | None = None) -> Kernels:
         """The kernels that the flags ask for, or that a checkpoint records in `before`. Rank 0
         chooses for all."""
         group, build_fused = self.group, functools.partial(build, B)

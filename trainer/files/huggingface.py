@@ -277,20 +277,12 @@ def _download(repository: str, revision: str | None = None) -> Path:
     import huggingface_hub  # takes a quarter of a second, and few runs need it
     from huggingface_hub import constants
 
-    def fetch(name: str, local_files_only: bool) -> Path:
-        return Path(
-            huggingface_hub.hf_hub_download(
-                repository,
-                name,
-                revision=revision,
-                etag_timeout=5,
-                local_files_only=local_files_only,
-            )
-        )
-
+    fetch = functools.partial(
+        huggingface_hub.hf_hub_download, repository, revision=revision, etag_timeout=5
+    )
     with suppress(OSError):  # LocalEntryNotFoundError: not in the cache
         fetch("config.json", local_files_only=True)
-        return fetch(WEIGHTS, local_files_only=True)
+        return Path(fetch(WEIGHTS, local_files_only=True))
     remedy = f"put its {WEIGHTS} into a folder, and name the folder by -e"
     if constants.HF_HUB_OFFLINE:
         raise DownloadError(f"{repository} is not in the cache and HF_HUB_OFFLINE is set; {remedy}")
@@ -301,7 +293,7 @@ def _download(repository: str, revision: str | None = None) -> Path:
         raise DownloadError(message) from None
     try:
         fetch("config.json", local_files_only=False)
-        return fetch(WEIGHTS, local_files_only=False)
+        return Path(fetch(WEIGHTS, local_files_only=False))
     except Exception as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise DownloadError(f"cannot download {repository} ({reason}); {remedy}") from None

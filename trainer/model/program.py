@@ -156,11 +156,8 @@ def build(
         # second stream. Several ranks exchange gradients beside the pass in any case.
         fused = "matmul_bias_backward" in fusions
         more_backward = backward if fused and sharding.size == 1 else spread(backward, buffers)
-        if sharding.size == 1:
-            behind = update.alone(config, buffers, more_backward, stochastic_rounding, vector)
-        else:
-            how = stochastic_rounding, sharding, vector
-            behind = update.together(config, buffers, more_backward, *how)
+        how = stochastic_rounding, sharding, vector
+        behind = update.behind(config, buffers, more_backward, *how)
     last_backward, reduce, apply = behind
     used = {ref[0] for call in (*forward, *evaluate, *backward) for ref in call.args if ref}
     buffers = _without_unused_scratch(buffers, used)

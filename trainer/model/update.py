@@ -34,7 +34,6 @@ from trainer.model.calls import (
 from trainer.model.model_config import ModelConfig
 from trainer.model.sharding import (
     LEAST_GATHERED,
-    WHOLE,
     Bucket,
     Sharding,
     Slice,
@@ -114,22 +113,7 @@ def _part(
     return Buffer(shape, dtype, kind, stacked, pieces=pieces)
 
 
-def alone(
-    config: ModelConfig,
-    buffers: dict[str, Buffer],
-    backward: tuple[Item, ...],
-    stochastic_rounding: bool,
-    vector: Vector,
-) -> Update:
-    """The update of a process alone. Adds the buffers that AdamW works on."""
-    clip = CallList(buffers)
-    clip.call("clip", "global_norm.forward", {"N": vector.size}, "norm gradients")
-    (bucket,) = vector.buckets
-    adamw = _updates(config, buffers, bucket, WHOLE, stochastic_rounding)
-    return backward, tuple(clip.calls), tuple(adamw)
-
-
-def together(
+def behind(
     config: ModelConfig,
     buffers: dict[str, Buffer],
     backward: tuple[Item, ...],
@@ -137,37 +121,41 @@ def together(
     sharding: Sharding,
     vector: Vector,
 ) -> Update:
-    """The update of one of several ranks. Adds the buffers that AdamW works on.
+    """What comes behind the backward pass, of a process alone or of one of several ranks. Adds the
+    buffers that AdamW works on.
 
     Raises ValueError where random words cannot count from within a tensor.
     """
-    count, shares = len(vector.buckets), sharding.shares
-    norms, updates = [], []
+    clip, count, shares = CallList(buffers), len(vector.buckets), sharding.shares
+    updates = [
+        _updates(config, buffers, bucket, sharding, stochastic_rounding)
+        for bucket in vector.buckets
+    ]
+    if sharding.size == 1:
+        clip.call("clip", "global_norm.forward", {"N": vector.size}, "norm gradients")
+        return backward, tuple(clip.calls), tuple(*updates)
+    norms = CallList(buffers)
     for index, bucket in enumerate(vector.buckets):
-        norm = CallList(buffers)
         size = {"N": bucket.size // shares}
-        norm.call("clip", "global_norm.forward", size, f"norm.{index} share.{index}")
-        norms.append(norm.calls)
-        updates.append(_updates(config, buffers, bucket, sharding, stochastic_rounding))
-    clip = CallList(buffers)
+        norms.call("clip", "global_norm.forward", size, f"norm.{index} share.{index}")
     clip.call("clip", "global_norm.forward", {"N": shares * count}, "norm norms")
     gathered = (Collective("all_gather", ("norms",)),) if sharding.cuts else ()
     return (
-        _with_sums(backward, norms, sharding, vector),
+        _with_sums(backward, norms.calls, sharding, vector),
         (*gathered, *clip.calls),
         _with_gathers(buffers, updates, sharding),
     )
 
 
 def _with_sums(
-    backward: tuple[Item, ...], norms: Sequence[Sequence[Call]], sharding: Sharding, vector: Vector
+    backward: tuple[Item, ...], norms: Sequence[Call], sharding: Sharding, vector: Vector
 ) -> tuple[Item, ...]:
     """The backward pass, with the exchange of all buckets and the norm of the own share of each."""
     kind: Kind = "reduce_scatter" if sharding.cuts else "all_reduce"
     names = tuple(f"gradients.{index}" for index in range(len(vector.buckets)))
     if not sharding.overlaps:
         woken = _with_wake(backward) if sharding.cuts else backward
-        return (*woken, Collective(kind, names), *itertools.chain(*norms))
+        return (*woken, Collective(kind, names), *norms)
     items: list[Item] = []
     waiting: dict[int, list[int]] = {}  # buckets, by the calls before their exchange
     for index, bucket in enumerate(vector.buckets):
@@ -180,7 +168,7 @@ def _with_sums(
         done += len([*op_calls([item])])
         if ready := waiting.pop(done, None):
             collective = Collective(kind, tuple(names[index] for index in ready))
-            sizes = itertools.chain(*(norms[index] for index in ready))
+            sizes = [norms[index] for index in ready]
             exchanged = Fork((collective, *sizes), urgent=True, behind=gradients)
             items.append(exchanged)
     return (*items, Join(exchanged))

@@ -230,11 +230,8 @@ class _Passes:
     def backward(
         self, kept: _Memory, valid: Tensor | None, dloss: Any, dlogits: Any
     ) -> Iterator[Tensor]:
-        gradients, place, V = (
-            _Memory(self, "gradient"),
-            place_of(kept.bytes),
-            self.model.config.vocab,
-        )
+        gradients, place = _Memory(self, "gradient"), place_of(kept.bytes)
+        V = self.model.config.vocab
         if valid is None:
             kept["logits"][..., :V] = dlogits
             kept["logits"][..., V:] = 0

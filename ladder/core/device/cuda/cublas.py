@@ -56,9 +56,7 @@ class CuBlas(Multiplier):
 def load(name: str = "libcublas") -> Any:
     """The libcublas that CuPy works with, or the libcublasLt that comes with it."""
     try:
-        importlib.import_module(
-            "cupy_backends.cuda.libs.cublas"
-        )  # loads it, wherever it is installed
+        importlib.import_module("cupy_backends.cuda.libs.cublas")  # loads it, wherever it is
         from cupy.cuda import runtime
 
         return ctypes.CDLL(f"{name}.so.{runtime.runtimeGetVersion() // 1000}")

@@ -126,11 +126,8 @@ class Linear:
     def _find_algorithm(self, real: str, N: int, C: int, OC: int, epilogue: int) -> _Plan | None:
         """Describe a product and ask how to compute it; None where the library cannot."""
         library, operation = self._library, ctypes.c_void_p()
-        self._check(
-            library.cublasLtMatmulDescCreate(
-                ctypes.byref(operation), self._compute, DATA_TYPES["float32"]
-            )
-        )
+        create = library.cublasLtMatmulDescCreate
+        self._check(create(ctypes.byref(operation), self._compute, DATA_TYPES["float32"]))
         self._set(operation, TRANSA, ctypes.c_int32(OPERATIONS["T"]))
         self._set(operation, TRANSB, ctypes.c_int32(OPERATIONS["N"]))
         self._set(operation, EPILOGUE, ctypes.c_uint32(epilogue))
@@ -144,18 +141,9 @@ class Linear:
         weight, inp = self._layout(real, C, OC), self._layout(real, C, N)
         out = self._layout(real, OC, N)
         found, count = _Heuristic(), ctypes.c_int()
-        status = library.cublasLtMatmulAlgoGetHeuristic(
-            self._handle,
-            operation,
-            weight,
-            inp,
-            out,
-            out,
-            self._preference,
-            1,
-            ctypes.byref(found),
-            ctypes.byref(count),
-        )
+        asked = self._handle, operation, weight, inp, out, out, self._preference
+        answers = 1, ctypes.byref(found), ctypes.byref(count)
+        status = library.cublasLtMatmulAlgoGetHeuristic(*asked, *answers)
         if status != NOT_SUPPORTED:
             self._check(status, "when asked for an algorithm")
         if status or not count.value or found.status:

@@ -43,12 +43,8 @@ class Nvrtc:
         """The cubin (None if `source` has errors) and the compiler's log, which calls it `name`."""
         library = _load(self.library)
         program = ctypes.c_void_p()
-        _check(
-            library.nvrtcCreateProgram(
-                ctypes.byref(program), source.encode(), name.encode(), 0, None, None
-            ),
-            library,
-        )
+        what = ctypes.byref(program), source.encode(), name.encode()
+        _check(library.nvrtcCreateProgram(*what, 0, None, None), library)
         try:
             flags = (ctypes.c_char_p * len(options))(*(option.encode() for option in options))
             status = library.nvrtcCompileProgram(program, len(options), flags)
