@@ -5,8 +5,7 @@ add up to the step within MOST_GAP, or the profile is refused. They take longer 
 streams (trainer/model/forks.py), whose calls go on beside each other; here they run one by one.
 --joules repeats each op for seconds, to measure its energy; --trace writes the step as a time line.
 
-With several ranks (`--gpus 2`), rank 0 also shows each exchange of the step: what it waits for,
-what begins beside it, and its time alone; and by how much the exchanges make the step longer.
+With several ranks (`--gpus 2`), rank 0 also shows each exchange of the step (collective_timing.py).
 
 One more step runs call by call with NVTX ranges, h3.ln_1 and the like, for Nsight Systems:
 

@@ -5,16 +5,9 @@ ranks, with what they exchange.
     strong scaling  a step has as many tokens as the largest group has in the former, and fewer
                     ranks accumulate more micro-batches
 
-The exchanges are also timed alone, one after the other, each in a graph of its own; and each rank's
-step without them, at the same time as those of the others. What a step takes beyond the slowest of
-these is the part of the exchanges that nothing hides.
-
-An efficiency is against the smallest group, usually the first GPU alone. GPUs of one kind differ in
-their clock, and each step waits for the slowest. So each rank's step as a process alone is timed as
-well, at the same time as the others', and a second efficiency is against the slowest of them.
-
-Where the clock of each GPU is known, it is shown, with power, temperature and what held it down
-while the steps of weak scaling were timed (gpu_condition.py).
+Each rank's step without exchanges, and as a process alone, is timed as well (collective_timing.py).
+An efficiency is against the smallest group, usually the first GPU alone, and a second one against
+the slowest process alone. Clock and power are those of weak scaling (gpu_condition.py).
 
 Every number of ranks runs in processes of its own, and twice: 1, 2, 4, 4, 2, 1. A GPU that was idle
 runs at a higher clock than one at its power limit, so each also takes steps for a while before it

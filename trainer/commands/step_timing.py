@@ -256,24 +256,32 @@ def time_steps(
     between: Callable[[], None] = lambda: None,
     seconds: float = math.inf,
     begin: Callable[[], None] = lambda: None,
+    micro_steps: int = 1,
+    heating: float = 0.0,
+    group: Group = ALONE,
 ) -> list[float]:
-    """Milliseconds of each of `count` steps after a warm-up, or of several at a time on a GPU.
+    """Milliseconds of each of `count` steps after a warm-up, or of several at a time on a GPU. All
+    ranks of a group take the same number of steps, unless their time is limited.
 
     between  is called after every measurement
     seconds  time limit: after it, no measurement begins, but there are at least three
-    begin    is called after the warm-up
+    begin    is called after the warm-up, which takes `heating` seconds or two steps
     """
-    estimate = min(engine.device.time(lambda: one_step(engine)) for _ in range(WARM_UP))
-    at_a_time = STEPS_AT_A_TIME if engine.device.asynchronous and estimate < LONG else 1
+    device, step = engine.device, functools.partial(one_step, engine, micro_steps)
+    estimate = group.share("a step", min(device.time(step) for _ in range(WARM_UP)))
+    at_a_time = STEPS_AT_A_TIME if device.asynchronous and estimate < LONG else 1
+    for _ in range(int(heating / estimate)):
+        step()
+    device.synchronize()
 
     def steps() -> None:
         for _ in range(at_a_time):
-            one_step(engine)
+            step()
 
     begin()
     times: list[float] = []
     while len(times) * at_a_time < count:
-        times.append(1e3 * engine.device.time(steps) / at_a_time)
+        times.append(1e3 * device.time(steps) / at_a_time)
         between()
         if len(times) >= 3 and sum(times) * at_a_time > 1e3 * seconds:
             break

@@ -90,13 +90,10 @@ def refuse_random(name: str, model: Model) -> None:
         return
     missing = f"{INSTEAD} {name}: "  # the pretrained weights; the rest of the note has a remedy
     note = model.note or "it has random weights"
+    remedy = "; train first, then name the run's folder or a model file by -e"
     if note.startswith(missing):
-        raise LadderError(
-            f"-e {name}: {note.removeprefix(missing)}, or that of a run that you trained with -n"
-        )
-    raise LadderError(
-        f"-e {name}: {note}; train first, then name the run's folder or a model file by -e"
-    )
+        remedy = ", or that of a run that you trained with -n"
+    raise LadderError(f"-e {name}: {note.removeprefix(missing)}{remedy}")
 
 
 def open_file(path: Path, data_dir: Path) -> Model:
