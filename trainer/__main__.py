@@ -1,20 +1,4 @@
-"""Train a GPT-2: `python -m trainer [flags]`, or run another command, `python -m trainer COMMAND`.
-
-python -m trainer                      the quick start; --help lists the flags
-python -m trainer prepare NAME         token files of a data set or a benchmark
-python -m trainer doctor               what this machine has, and what will run on it
-python -m trainer sample -e RUN        text from a trained model
-python -m trainer eval NAME -e RUN     its accuracy on hellaswag or mmlu
-python -m trainer export RUN --to hf   its weights for other programs: transformers, llm.c
-python -m trainer verify -e MODEL STATE  ten steps, compared with llm.c's debug state
-python -m trainer plot RUN ...         the course of one or more runs, drawn over each other
-python -m trainer sweep -l A,B,C       a run for every value of a flag
-python -m trainer bench                the time of a training step
-python -m trainer torch                the same training in PyTorch, side by side
-python -m trainer profile              the same by op, against each one's floor, and the memory
-python -m trainer scaling              the time of a step on 1, 2, 4, ... GPUs
-python -m trainer climb                what each ladder is worth to the training step
-"""
+"""Train a GPT-2: `python -m trainer [flags]`; other commands: `python -m trainer COMMAND`."""
 
 from __future__ import annotations
 
@@ -29,19 +13,19 @@ from ladder.core.common.install import ROOT
 from trainer.commands.command import run
 
 COMMANDS = {  # the module of each
-    "prepare": "trainer.commands.prepare",
-    "doctor": "trainer.commands.doctor",
-    "sample": "trainer.commands.sample",
-    "eval": "trainer.commands.evaluation",
-    "export": "trainer.commands.export",
-    "verify": "trainer.commands.verify",
-    "plot": "trainer.commands.plot",
-    "sweep": "trainer.commands.sweep",
-    "bench": "trainer.commands.throughput",
-    "torch": "trainer.commands.beside_torch",
-    "profile": "trainer.commands.profile",
-    "climb": "trainer.commands.climb",
-    "scaling": "trainer.commands.scaling",
+    "prepare": "trainer.commands.prepare",  # token files of a data set or a benchmark
+    "doctor": "trainer.commands.doctor",  # what this machine has, and what will run on it
+    "sample": "trainer.commands.sample",  # text from a trained model
+    "eval": "trainer.commands.evaluation",  # its accuracy on hellaswag or mmlu
+    "export": "trainer.commands.export",  # its weights for other programs: transformers, llm.c
+    "verify": "trainer.commands.verify",  # ten steps, compared with llm.c's debug state
+    "plot": "trainer.commands.plot",  # the course of runs, drawn over each other
+    "sweep": "trainer.commands.sweep",  # a run for every value of a flag
+    "bench": "trainer.commands.throughput",  # the time of a training step
+    "torch": "trainer.commands.beside_torch",  # the same training in PyTorch, side by side
+    "profile": "trainer.commands.profile",  # that time by op, and the memory
+    "climb": "trainer.commands.climb",  # what each ladder is worth to the step
+    "scaling": "trainer.commands.scaling",  # the time of a step on 1, 2, 4, ... GPUs
 }
 
 

@@ -448,7 +448,6 @@ class DeviceChoice:
 
     @property
     def real(self) -> np.dtype:
-        """The real type that is computed in."""
         return _real(self.dtype)
 
 
@@ -468,7 +467,6 @@ class ComputeConfig:
 
     @property
     def real(self) -> np.dtype:
-        """The real type of the run."""
         return _real(self.dtype)
 
     @property

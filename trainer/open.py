@@ -30,7 +30,7 @@ from trainer.data.training_data import Data, open_data, open_examples, open_load
 from trainer.engine.debug import watch_of
 from trainer.engine.device_choice import open_for
 from trainer.engine.engine import Engine
-from trainer.engine.generation import Predictor, encode_prompt, forward_only
+from trainer.engine.generation import Predictor, encode_prompt
 from trainer.engine.kernel_settings import KernelSettings, resolve_kernels
 from trainer.engine.kernels import Kernels, choose, follow
 from trainer.engine.memory import refuse_what_does_not_fit
@@ -73,19 +73,14 @@ class Machine:
         """The same, but for the rungs that --rung names."""
         return replace(self, wanted=replace(self.wanted, rung=rungs))
 
-    def choose(
-        self,
-        build: Build,
-        B: int,
-        before: Mapping[str, Any] | None = None,
-    ) -> Kernels:
+    def choose(self, build: Build, B: int, before: Mapping[str, Any] | None = None) -> Kernels:
         """The kernels that the flags ask for, or that a checkpoint records in `before`. Rank 0
         chooses for all."""
         group, build_fused = self.group, functools.partial(build, B)
         group.progress("the choice of kernels")
         if group.leads:
             kernels = choose(self.wanted, self.device, build_fused, before, group.working)
-            group.share("the kernels", kernels.describe())
+            group.share("the kernels", kernels.record())
         else:
             kernels = follow(group.share("the kernels"), self.wanted, build_fused)
         group.progress(None)
@@ -190,8 +185,7 @@ class Run:
 
     @property
     def sharding(self) -> Sharding:
-        """Which rank this is, and how the ranks share the update."""
-        return sharding_of(self.group, self.config.zero, self.config.overlap)
+        return Sharding(self.group.rank, self.group.size, self.config.zero, self.config.overlap)
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -264,7 +258,7 @@ def open_run(flags: Flags, group: Group = ALONE) -> Run:
     group.agree("the model", [model.source, asdict(shape)])
     group.agree("the training data", train.state())
     group.agree("the validation data", val.state())
-    sharding = sharding_of(group, config.zero, config.overlap)
+    sharding = Sharding(group.rank, group.size, config.zero, config.overlap)
     build_at = functools.partial(build_step, shape, config, sharding)
     kernels = _choose_kernels(machine, flags, config, build_at, resumed)
     sampling = _sampling_program(shape, config, kernels, data.tokenizer) if group.leads else None
@@ -357,17 +351,12 @@ def _sampling_program(
     if tokenizer is None or config.sample_every == 0:
         return None
     window = min(len(encode_prompt(tokenizer, config.prompt)) + config.sample_tokens, shape.context)
-    return forward_only(shape, window, kernels.program.fusions, config.recompute)
+    fusions, recompute = kernels.program.fusions, config.recompute
+    return build(shape, 1, window, training=False, fusions=fusions, recompute=recompute)
 
 
 def build_step(
     shape: ModelConfig, config: StepConfig, sharding: Sharding, B: int, fusions: Collection[str]
 ) -> Program:
-    """The program of a training step of one rank."""
     options = config.program_options
     return build(shape, B, config.sequence, fusions=fusions, sharding=sharding, **options)
-
-
-def sharding_of(group: Group, zero: int, overlap: bool) -> Sharding:
-    """Which rank of a group this is, and how its ranks share the update."""
-    return Sharding(group.rank, group.size, zero, overlap)

@@ -10,10 +10,9 @@ from __future__ import annotations
 import contextlib
 import math
 import statistics
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from rich.console import Console
 from rich.markup import escape
@@ -61,15 +60,6 @@ def printable(text: str) -> str:
     return text.translate(_CONTROL)
 
 
-@dataclass(frozen=True)
-class Speed:
-    """How fast a step was; `roof_share`: its FLOPs per second, as a share of the measured roof."""
-
-    ms: float
-    tokens_per_second: float
-    roof_share: float
-
-
 class Display:
     """A context manager that shows the bar; everything else is printed above the bar."""
 
@@ -93,17 +83,17 @@ class Display:
     def __exit__(self, *exception: object) -> None:
         self.bar.stop()
 
-    def step(self, step: StepOutcome, speed: Speed | None) -> None:
-        """Show a step of training; `speed`: None where it was not measured."""
+    def step(self, step: StepOutcome, speed: Mapping[str, float]) -> None:
+        """Show a step of training; `speed`: empty where it was not measured."""
         loss = f"loss {step.loss:.4f}"
-        if speed is not None:
-            loss += f"  {speed.ms:,.0f} ms/step  {speed.tokens_per_second:,.0f} tok/s"
+        if speed:
+            loss += f"  {speed['ms']:,.0f} ms/step  {speed['tokens_per_second']:,.0f} tok/s"
         self.bar.update(self.task, completed=step.number + 1, numbers=loss)
         if not self.console.is_terminal:
             measured = "not timed"
-            if speed is not None:
-                measured = f"{speed.ms:.2f} ms | {speed.tokens_per_second:.0f} tok/s | "
-                measured += f"{100 * speed.roof_share:.1f}% of roof"
+            if speed:
+                measured = f"{speed['ms']:.2f} ms | {speed['tokens_per_second']:.0f} tok/s | "
+                measured += f"{100 * speed['roof_share']:.1f}% of roof"
             self.say(
                 f"step {step.number + 1:4d}/{self.steps} | loss {step.loss:.6f} | "
                 f"norm {step.norm:.4f} | lr {step.lr:.2e} | {measured}"
@@ -181,16 +171,12 @@ class Report:
         self.display.__exit__(*exception)
 
     def say(self, text: str) -> None:
-        """A line of plain text."""
         self.display.say(text)
 
     def step(self, step: StepOutcome) -> None:
-        """A step of training whose outcome is known."""
         speed = self._speed(step)
-        more: dict[str, Any] = {} if speed is None else asdict(speed)
-        if step.skipped is not None:
-            more["skipped"] = step.skipped
-        self.log.train(step.number, step.loss, step.lr, step.norm, **more)
+        skipped = {} if step.skipped is None else {"skipped": step.skipped}
+        self.log.train(step.number, step.loss, step.lr, step.norm, **speed, **skipped)
         self.logged = True
         if stops(step, self.run.config):  # with an error, which says it all
             return
@@ -198,23 +184,25 @@ class Report:
         if step.skipped is not None:
             self.say(f"step {step.number + 1}: update skipped, {step.skipped}")
 
-    def _speed(self, step: StepOutcome) -> Speed | None:
+    def _speed(self, step: StepOutcome) -> dict[str, float]:
+        """How fast a step was, as far as that is known, also as a share of the measured roof."""
         if step.ms is None:
-            return None
+            return {}
         if step.warmed_up:
             self.times.append(step.ms)
-        tokens_per_second = 1e3 * self.run.config.total_tokens / step.ms
-        return Speed(step.ms, tokens_per_second, self.flops / (step.ms / 1e3) / self.roof)
+        return {
+            "ms": step.ms,
+            "tokens_per_second": 1e3 * self.run.config.total_tokens / step.ms,
+            "roof_share": self.flops / (step.ms / 1e3) / self.roof,
+        }
 
     def validation(self, step: int, loss: float) -> None:
-        """The loss on the validation text."""
         self.log.validation(step, loss)
         self.logged = True
         self.val_losses.append(loss)
         self.say(f"val loss {loss:.6f} (step {step})")
 
     def train_split(self, step: int, loss: float | None) -> None:
-        """The loss on the training text, measured as that on the validation text."""
         if loss is not None:
             self.log.event(step, train_split_loss=loss)
             self.say(f"loss on the training text {loss:.6f} (step {step})")
@@ -224,7 +212,6 @@ class Report:
         self.display.busy(f"HellaSwag {done:,}/{len(self.run.examples):,}")
 
     def score(self, step: int, score: Score | None) -> None:
-        """The score on HellaSwag."""
         if score is not None:
             accuracy = score.normalized_accuracy
             self.log.evaluation(step, accuracy)
@@ -232,18 +219,15 @@ class Report:
             self.say(f"HellaSwag {counts} = {accuracy:.4f} (step {step})")
 
     def sample(self, step: int, text: str | None) -> None:
-        """A sampled text."""
         if text is not None:
             self.log.event(step, sample=text)
             self.say(f"--- sample at step {step} ---\n{printable(text)}\n---")
 
     def checkpoint(self, step: int, path: Path | None) -> None:
-        """A checkpoint was written."""
         self.log.event(step, checkpoint=str(path))
         self.say(f"checkpoint {path}")
 
     def kept(self, path: Path | None) -> None:
-        """The model was written."""
         self.say(f"model {path}; text from it: python -m trainer sample -e {self.run.directory}")
 
     def condition(self, step: int) -> None:

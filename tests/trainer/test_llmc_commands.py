@@ -12,7 +12,7 @@ from trainer.__main__ import main
 from trainer.commands.parser import parse
 from trainer.commands.sweep import read_trials
 from trainer.flags import Flags
-from trainer.model.registry import named_shape
+from trainer.model.registry import SIZES
 
 # flag: a value, and what it sets. -j, -pm and -pp are in llm.c's help; its parser wants -pi, -pf.
 PARSER = {
@@ -122,7 +122,7 @@ def test_llmcs_scripts_are_understood(name):
     flags = parse(line.split())
     written = [word for word in line.split() if word.startswith("-")]
     assert len(typed(flags)) == len(written), "each flag sets something"
-    shape = named_shape(flags.model, 50257)
+    shape = SIZES[flags.model].config.with_vocab(50257)
     config = resolved("cuda", shape.context, **typed(flags))
     assert config.sequence == flags.sequence
     assert config.accumulation == flags.total_tokens // (flags.batch * flags.sequence)
@@ -148,7 +148,7 @@ def test_llmcs_scripts_are_understood(name):
     ],
 )
 def test_sizes_and_llmcs_descriptors_are_models(name, layers, heads, channels, context):
-    shape = named_shape(name, 50257)
+    shape = SIZES[name].config.with_vocab(50257)
     sizes = shape.layers, shape.heads, shape.channels, shape.context, shape.padded_vocab
     assert sizes == (layers, heads, channels, context, 50304)
     assert shape.refusal() is None and shape.dropout == 0

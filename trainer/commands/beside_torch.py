@@ -135,7 +135,6 @@ def _torch(run: Run, training: TorchTraining) -> Course:
 
 
 def report(courses: dict[str, Course], config: TrainConfig, display: Display) -> None:
-    """Print the losses of the steps side by side, and then how fast they were."""
     rows = [
         (f"{step + 1:,}", *(f"{course.losses[step]:.6f}" for course in courses.values()))
         for step in range(config.steps)

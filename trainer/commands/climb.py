@@ -102,7 +102,6 @@ def measure(flags: Flags, screen: Display) -> dict[str, Any]:
 
 
 def show(climb: dict[str, Any], screen: Display) -> None:
-    """The climb as a table."""
     rows, before = [], None
     for stage in climb["stages"]:
         name, rungs = _change(stage)

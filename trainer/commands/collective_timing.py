@@ -7,12 +7,15 @@ step without them is the part that nothing hides: it is exposed.
 from __future__ import annotations
 
 import dataclasses
+import functools
+import statistics
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from trainer.commands.step_timing import LONG, STEPS_AT_A_TIME, WARM_UP, Job, one_step
+from trainer.commands import step_timing
+from trainer.commands.step_timing import Job
 from trainer.engine.engine import Engine
 from trainer.model.calls import Call, Collective, Fork, op_calls
 from trainer.model.program import Program
@@ -100,22 +103,9 @@ def time_steps(
     """The median milliseconds of an optimizer step of so many micro-batches on each rank. All
     ranks take the same number of steps. `begin`: is called before the steps that are timed."""
 
-    def step() -> None:
-        one_step(engine, micro_steps)
-
-    estimate = group.share("a step", [engine.device.time(step) for _ in range(WARM_UP + 1)][-1])
-    at_a_time = STEPS_AT_A_TIME if engine.device.asynchronous and estimate < LONG else 1
-    for _ in range(int(HEATING / estimate) if engine.device.is_gpu else 0):
-        step()
-    engine.device.synchronize()
-
-    def steps() -> None:
-        for _ in range(at_a_time):
-            step()
-
-    rounds = -(-job.config.steps // at_a_time)
-    begin()
-    return float(np.median([1e3 * engine.device.time(steps) for _ in range(rounds)])) / at_a_time
+    heating = HEATING if engine.device.is_gpu else 0.0
+    steps = functools.partial(step_timing.time_steps, micro_steps=micro_steps, heating=heating)
+    return statistics.median(steps(engine, job.config.steps, begin=begin, group=group))
 
 
 def time_without_collectives(job: Job, engine: Engine, group: Group) -> list[float]:
@@ -155,11 +145,4 @@ class Silent:
     def all_reduce(self, *arrays: Any) -> None:
         pass
 
-    def reduce_scatter(self, *arrays: Any) -> None:
-        pass
-
-    def all_gather(self, *arrays: Any) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
+    close = reduce_scatter = all_gather = all_reduce

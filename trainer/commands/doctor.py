@@ -30,7 +30,6 @@ CHECKPOINT_124M = 1.5e9  # bytes: weights and two moments in float32
 
 
 def main(argv: Sequence[str] = ()) -> int:
-    """Print the report."""
     Parser(
         prog="python -m trainer doctor",
         description="What this machine has, what will run on it, and what to do about the rest.",
@@ -53,7 +52,6 @@ def main(argv: Sequence[str] = ()) -> int:
 
 
 def examine() -> list[Finding]:
-    """All findings, in the order of the report."""
     return [
         python(),
         numpy(),
@@ -97,10 +95,8 @@ def numpy() -> Finding:
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         if name in os.environ:
             found += f", {name}={os.environ[name]}"
-    if rate < 10:
-        remedy = f"that is slow; to get NumPy's own wheel: {pip('install --force-reinstall numpy')}"
-        return Finding("NumPy", found, remedy)
-    return Finding("NumPy", found)
+    remedy = f"that is slow; to get NumPy's own wheel: {pip('install --force-reinstall numpy')}"
+    return Finding("NumPy", found, remedy if rate < 10 else None)
 
 
 def processor_name() -> str:
@@ -120,22 +116,18 @@ def processor() -> Finding:
 def memory(available: int | None) -> Finding:
     if available is None:
         return Finding("memory", "unknown")
-    found = f"{available / GIB:.1f} GiB available"
-    if available < MEMORY_124M:
-        remedy = "GPT-2 124M needs 3 GiB: make room, or train -e d6 or -e char"
-        return Finding("memory", found, remedy)
-    return Finding("memory", found)
+    remedy = "GPT-2 124M needs 3 GiB: make room, or train -e d6 or -e char"
+    little = available < MEMORY_124M
+    return Finding("memory", f"{available / GIB:.1f} GiB available", remedy if little else None)
 
 
 def disk(directory: Path) -> Finding:
-    free = shutil.disk_usage(directory).free
-    found = f"{free / GIB:.1f} GiB free in {directory}"
     if not os.access(directory, os.W_OK):
         return Finding("disk", f"{directory} is not writable", "choose another folder by -o")
-    if free < 2 * CHECKPOINT_124M:
-        remedy = "two checkpoints of GPT-2 124M take 3 GB: free some space, or leave out -n"
-        return Finding("disk", found, remedy)
-    return Finding("disk", found)
+    free = shutil.disk_usage(directory).free
+    remedy = "two checkpoints of GPT-2 124M take 3 GB: free some space, or leave out -n"
+    little, found = free < 2 * CHECKPOINT_124M, f"{free / GIB:.1f} GiB free in {directory}"
+    return Finding("disk", found, remedy if little else None)
 
 
 def data(directory: Path) -> list[Finding]:

@@ -88,17 +88,12 @@ def _evaluate_groups(
             bar.update(task, completed=score.examples + done)
 
         for T, examples in groups.items():
-            score += _evaluate_and_close(engine_of(T), examples, show)
-    return score
-
-
-def _evaluate_and_close(
-    engine: Engine, examples: Sequence[Example], show: Callable[[int], None]
-) -> Score:
-    """`evaluate`, and close the engine, so that its memory is free when the next one is made."""
-    score = evaluate(engine, examples, show=show)
-    assert score is not None  # nothing stops it
-    engine.close()
+            engine = engine_of(T)
+            found = evaluate(engine, examples, show=show)
+            assert found is not None  # nothing stops it
+            score += found
+            engine.close()
+            del engine  # its memory is free when the next one is made
     return score
 
 

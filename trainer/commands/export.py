@@ -94,11 +94,9 @@ def write_debug_state(path: Path, model: weights.Model, tokens: str, B: int, T: 
 
     engine = machine.engine(machine.choose(build_at, B), build_at, model.pieces)
     logits, loss = one_batch(engine, batch, targets)
-
-    def gradient(name: str) -> np.ndarray:
-        return engine.read("d" + name)
-
-    llmc_files.save_state(path, shape, batch, targets, logits, loss, gradient)
+    gradients = {name: engine.read("d" + name) for name in shape.parameters()}
+    state = llmc_files.State(batch, targets, logits, loss, gradients)
+    llmc_files.save_state(path, shape, state)
     return loss
 
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import functools
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ladder.core.common.command_line import Parser
@@ -73,8 +74,10 @@ def _kind(f: dataclasses.Field[Any], hint: Any) -> dict[str, Any]:
         return {"nargs": "?", "const": True, "type": _switch, "metavar": "0|1"}
     if "choices" in f.metadata:
         return {"metavar": f.metadata["names"][0].lstrip("-").upper()}
-    reader, metavar = {int: (_whole, "N"), float: (_number, "X"), str: (str, "TEXT")}[kind]
-    return {"type": reader, "metavar": metavar}
+    what, metavar = {int: ("a whole number", "N"), float: ("a number", "X"), str: ("", "TEXT")}[
+        kind
+    ]
+    return {"type": functools.partial(_read, kind, what), "metavar": metavar}
 
 
 def _help(f: dataclasses.Field[Any]) -> str:
@@ -120,18 +123,11 @@ class _CollectRungs(argparse.Action):
         setattr(namespace, self.dest, named)
 
 
-def _whole(text: str) -> int:
+def _read(kind: Callable[[str], Any], what: str, text: str) -> Any:
     try:
-        return int(text)
+        return kind(text)
     except ValueError:
-        raise argparse.ArgumentTypeError(f"must be a whole number, not {text!r}") from None
-
-
-def _number(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"must be a number, not {text!r}") from None
+        raise argparse.ArgumentTypeError(f"must be {what}, not {text!r}") from None
 
 
 def _switch(text: str) -> bool:

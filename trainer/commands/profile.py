@@ -5,8 +5,7 @@ add up to the step within MOST_GAP, or the profile is refused. They take longer 
 streams (trainer/model/forks.py), whose calls go on beside each other; here they run one by one.
 --joules repeats each op for seconds, to measure its energy; --trace writes the step as a time line.
 
-With several ranks (`--gpus 2`), rank 0 also shows each exchange of the step: what it waits for,
-what begins beside it, and its time alone; and by how much the exchanges make the step longer.
+With several ranks (`--gpus 2`), rank 0 also shows each exchange of the step (collective_timing.py).
 
 One more step runs call by call with NVTX ranges, h3.ln_1 and the like, for Nsight Systems:
 
@@ -187,7 +186,6 @@ def _launches(engine: Engine, call: Call) -> int:
 
 
 def _empty_launch_us(device: Device) -> float | None:
-    """Microseconds of an almost empty kernel in a graph."""
     return 1e6 * empty_launch(device) if device.is_gpu else None
 
 
@@ -217,7 +215,6 @@ def name_in_ranges(call: Call | Collective) -> str:
 
 
 def show(p: dict[str, Any], screen: Display) -> None:
-    """The profile as tables."""
     screen.say(f"{_title(p)}: {p['step_ms']:,.2f} ms, {p['tokens_per_second']:,.0f} tokens/s")
     for line in gpu_condition.lines(p):
         screen.say(line)
@@ -260,7 +257,6 @@ def show(p: dict[str, Any], screen: Display) -> None:
 
 
 def _show_collectives(p: dict[str, Any], screen: Display) -> None:
-    """What several ranks exchange, in the order of the step."""
     screen.say(
         f"\n{p['ranks']} ranks, -z {p['zero']} --overlap {p['overlap']:d}, by {p['exchanged_by']}:"
     )

@@ -34,7 +34,8 @@ def main(argv: Sequence[str]) -> int:
     flags = of_newest_run(flags)
     prompts = None if file is None else read_prompts(file)
     config, tokenizer, generator = open_generator(flags, prompts)
-    rngs = [random_numbers(config.seed, b) for b in range(generator.B)]
+    seed = config.seed  # the tokens of the first text are those of a text alone
+    rngs = [np.random.default_rng((seed, b) if b else seed) for b in range(generator.B)]
     start = time.perf_counter()
     if prompts is None:
         ids = [encode_prompt(tokenizer, config.prompt)]
@@ -82,11 +83,6 @@ def read_prompts(path: str) -> list[str]:
     if not prompts:
         raise LadderError(f"--prompts {path}: the file is empty; write a prompt on each line")
     return prompts
-
-
-def random_numbers(seed: int, row: int) -> np.random.Generator:
-    """What the tokens of a text are drawn by; the first one's are those of a text alone."""
-    return np.random.default_rng(seed if row == 0 else (seed, row))
 
 
 def open_generator(

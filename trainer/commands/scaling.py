@@ -5,16 +5,9 @@ ranks, with what they exchange.
     strong scaling  a step has as many tokens as the largest group has in the former, and fewer
                     ranks accumulate more micro-batches
 
-The exchanges are also timed alone, one after the other, each in a graph of its own; and each rank's
-step without them, at the same time as those of the others. What a step takes beyond the slowest of
-these is the part of the exchanges that nothing hides.
-
-An efficiency is against the smallest group, usually the first GPU alone. GPUs of one kind differ in
-their clock, and each step waits for the slowest. So each rank's step as a process alone is timed as
-well, at the same time as the others', and a second efficiency is against the slowest of them.
-
-Where the clock of each GPU is known, it is shown, with power, temperature and what held it down
-while the steps of weak scaling were timed (gpu_condition.py).
+Each rank's step without exchanges, and as a process alone, is timed as well (collective_timing.py).
+An efficiency is against the smallest group, usually the first GPU alone, and a second one against
+the slowest process alone. Clock and power are those of weak scaling (gpu_condition.py).
 
 Every number of ranks runs in processes of its own, and twice: 1, 2, 4, 4, 2, 1. A GPU that was idle
 runs at a higher clock than one at its power limit, so each also takes steps for a while before it
@@ -30,6 +23,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from ladder.core.common.errors import LadderError
@@ -79,7 +73,8 @@ def main(argv: Sequence[str] = ()) -> int:
     if part is not None:
         with join(flags, Path(part).parent) as group:
             measured = measure(flags, group, max(counts), alone=1 in counts)
-            _write_part(measured, group, Path(part))
+            if group.leads:
+                write_json(Path(part), measured)
         return 0
     if in_group(os.environ):
         raise LadderError("scaling starts its ranks itself; start it as one process")
@@ -153,11 +148,6 @@ def measure(flags: Flags, group: Group, most: int, alone: bool) -> dict[str, Any
     }
 
 
-def _write_part(part: dict[str, Any], group: Group, path: Path) -> None:
-    if group.leads:
-        write_json(path, part)
-
-
 def gather(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """The content of the result file: what all parts share, and a row for each number of ranks, of
     the mean of its turns."""
@@ -170,13 +160,13 @@ def gather(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
     rows: list[dict[str, Any]] = []
     for ranks in sorted({part["ranks"] for part in parts}):
         turns = [part for part in parts if part["ranks"] == ranks]
-        weak, strong = (_mean([turn[key] for turn in turns]) for key in ("weak_ms", "strong_ms"))
+        weak, strong = (fmean([turn[key] for turn in turns]) for key in ("weak_ms", "strong_ms"))
         exchanges = {
-            name: _mean([turn["exchange_ms"][name] for turn in turns])
+            name: fmean([turn["exchange_ms"][name] for turn in turns])
             for name in turns[0]["exchange_ms"]
         }
         compute, alone = (
-            [_mean(list(of_rank)) for of_rank in zip(*(t[key] for t in turns), strict=True)]
+            [fmean(of_rank) for of_rank in zip(*(t[key] for t in turns), strict=True)]
             for key in ("compute_ms", "alone_ms")
         )
         first = rows[0] if rows else {"ranks": ranks, "weak_ms": weak, "strong_ms": strong}
@@ -203,12 +193,7 @@ def gather(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return {**common, "rows": rows}
 
 
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)
-
-
 def show(result: dict[str, Any], screen: Display) -> None:
-    """The result as tables."""
     r = result
     flags = "no exchange"  # of one rank
     if r["exchanged_by"] is not None:
@@ -248,6 +233,6 @@ def show(result: dict[str, Any], screen: Display) -> None:
     ]
     if parts:
         screen.table(("ranks>", "part", "ms>"), parts)
-    columns, lines = gpu_condition.table(r["rows"])
-    if lines:
-        screen.table(columns, lines)
+    for row in r["rows"]:
+        for line in gpu_condition.lines(row):
+            screen.say(f"ranks: {row['ranks']}, {line}")

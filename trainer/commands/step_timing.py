@@ -47,7 +47,7 @@ from trainer.model.model_config import ModelConfig
 from trainer.model.program import Program, initial_parameters
 from trainer.model.registry import SIZES
 from trainer.model.sharding import WHOLE, Sharding
-from trainer.open import Machine, build_step, open_machine, sharding_of
+from trainer.open import Machine, build_step, open_machine
 from trainer.ranks.group import ALONE, Group, open_communicator
 from trainer.report import Display
 
@@ -227,7 +227,8 @@ def open_job(flags: Flags, command: str, needs_gpu: bool = False, group: Group =
         shape, trained = opened.shape, (path, opened.source)
         text = text or weights.text_of(path)
     config = resolve_step(flags, machine.choice, shape.context)
-    sharding = sharding_of(group, resolve_zero(flags, group.size), config.overlap)
+    zero = resolve_zero(flags, group.size)
+    sharding = Sharding(group.rank, group.size, zero, config.overlap)
     build_at = functools.partial(build_step, shape, config, sharding)
     kernels = machine.choose(build_at, config.batch)
     peers = open_communicator(device, group, config.exchange, sharding.overlaps)
@@ -242,7 +243,6 @@ def data_in_words(job: Mapping[str, Any]) -> str:
 
 
 def one_step(engine: Engine, micro_steps: int = 1) -> None:
-    """An optimizer step of so many micro-batches."""
     engine.zero_gradients()
     for micro_step in range(micro_steps):
         engine.forward()
@@ -256,24 +256,32 @@ def time_steps(
     between: Callable[[], None] = lambda: None,
     seconds: float = math.inf,
     begin: Callable[[], None] = lambda: None,
+    micro_steps: int = 1,
+    heating: float = 0.0,
+    group: Group = ALONE,
 ) -> list[float]:
-    """Milliseconds of each of `count` steps after a warm-up, or of several at a time on a GPU.
+    """Milliseconds of each of `count` steps after a warm-up, or of several at a time on a GPU. All
+    ranks of a group take the same number of steps, unless their time is limited.
 
     between  is called after every measurement
     seconds  time limit: after it, no measurement begins, but there are at least three
-    begin    is called after the warm-up
+    begin    is called after the warm-up, which takes `heating` seconds or two steps
     """
-    estimate = min(engine.device.time(lambda: one_step(engine)) for _ in range(WARM_UP))
-    at_a_time = STEPS_AT_A_TIME if engine.device.asynchronous and estimate < LONG else 1
+    device, step = engine.device, functools.partial(one_step, engine, micro_steps)
+    estimate = group.share("a step", min(device.time(step) for _ in range(WARM_UP)))
+    at_a_time = STEPS_AT_A_TIME if device.asynchronous and estimate < LONG else 1
+    for _ in range(int(heating / estimate)):
+        step()
+    device.synchronize()
 
     def steps() -> None:
         for _ in range(at_a_time):
-            one_step(engine)
+            step()
 
     begin()
     times: list[float] = []
     while len(times) * at_a_time < count:
-        times.append(1e3 * engine.device.time(steps) / at_a_time)
+        times.append(1e3 * device.time(steps) / at_a_time)
         between()
         if len(times) >= 3 and sum(times) * at_a_time > 1e3 * seconds:
             break
@@ -281,7 +289,6 @@ def time_steps(
 
 
 def roof_of(device: Device, real: np.dtype) -> Roof:
-    """The measured bandwidth and matrix rates of the device."""
     sizes = () if device.is_gpu else (CPU_COPY_BYTES,)
     in_tf32 = matrix_rate(device, real, tf32=True) if real == np.float32 else None
     return Roof(copy_bandwidth(device, *sizes), measured_roof(device, real), in_tf32)
@@ -289,12 +296,9 @@ def roof_of(device: Device, real: np.dtype) -> Roof:
 
 def in_giga(roof: Roof) -> dict[str, float]:
     """A roof as result files hold it, in GB/s and GFLOP/s."""
-    rates = {"bandwidth_gbs": roof.bandwidth / 1e9}
-    if roof.matrix_rate is not None:
-        rates["matrix_gflops"] = roof.matrix_rate / 1e9
-    if roof.tf32_rate is not None:
-        rates["tf32_gflops"] = roof.tf32_rate / 1e9
-    return rates
+    rates = {"bandwidth_gbs": roof.bandwidth, "matrix_gflops": roof.matrix_rate}
+    rates["tf32_gflops"] = roof.tf32_rate
+    return {name: rate / 1e9 for name, rate in rates.items() if rate is not None}
 
 
 def machine_of(device: Device) -> dict[str, Any]:

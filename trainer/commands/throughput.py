@@ -125,7 +125,6 @@ def _numpy_products(engine: Engine) -> Callable[[], None]:
 
 
 def report(machine: dict[str, Any], m: dict[str, Any]) -> str:
-    """The measurement as text."""
     on_gpu = "driver" in machine
     software = (
         f"driver {machine['driver']}, CuPy {machine['cupy']}, NVRTC {machine['nvrtc']}"

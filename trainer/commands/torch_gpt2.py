@@ -197,7 +197,6 @@ class TorchTraining:
 
 
 def _record(work: Callable[[], None]) -> Callable[[], None]:
-    """A function that replays `work` as one CUDA graph."""
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         work()

@@ -65,7 +65,6 @@ def _slice(
 
 
 def _about(engine: Engine, call: Call | None) -> tuple[str, dict[str, Any]]:
-    """The name of a call's slice, and what is shown of it."""
     if call is None:
         return ZEROING, {"bytes": engine.arrays["gradients"].nbytes}
     op, rung = find(call.op).op, rung_of(engine.rungs, call)

@@ -11,7 +11,7 @@ are those of llm.c's own tests: test_gpt2.c for float32, test_gpt2.cu for bfloat
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -147,7 +147,13 @@ def verify(flags: Flags, path: Path) -> bool:
         ]
     )
     differences = list(first_step(engine, state, test))
-    show(screen, differences)
+    screen.table(
+        ("tensor", "largest difference>", "of llm.c's limit>", "relative>", "within"),
+        [
+            (d.name, f"{d.largest:.1e}", f"{d.of_limit:.1%}", f"{d.relative:.1e}", _word(d.passes))
+            for d in differences
+        ],
+    )
     known = test.losses if abs(state.loss - test.losses[0]) < SAME_BATCH else None
     close = True
     rows = []
@@ -203,17 +209,6 @@ def steps(engine: Engine, test: LlmcTest) -> Iterator[float]:
         engine.write("hyper", adamw.hyper(step=number, **settings))
         engine.update()
         yield loss
-
-
-def show(screen: Display, differences: Iterable[Difference]) -> None:
-    """A table of them."""
-    screen.table(
-        ("tensor", "largest difference>", "of llm.c's limit>", "relative>", "within"),
-        [
-            (d.name, f"{d.largest:.1e}", f"{d.of_limit:.1%}", f"{d.relative:.1e}", _word(d.passes))
-            for d in differences
-        ],
-    )
 
 
 def _word(passes: bool) -> str:

@@ -18,11 +18,9 @@ class SeededOrder:
         self._windows, self._seed = windows, seed
 
     def shards(self, epoch: int) -> np.ndarray:
-        """The order of shards in an epoch."""
         return self._shuffled(len(self._windows), epoch)
 
     def windows(self, epoch: int, number: int) -> np.ndarray:
-        """The order of windows in the shard that comes as `number` in an epoch."""
         shard = int(self.shards(epoch)[number])
         return self._shuffled(self._windows[shard], epoch, 1 + shard)
 

@@ -49,7 +49,6 @@ class Benchmark:
 
 
 def hellaswag_questions(path: Path) -> Iterator[Question]:
-    """The questions of HellaSwag's JSON lines, in their order."""
     for line in read_text(path).splitlines():
         item = json.loads(line)
         yield Question(item["ctx"], item["endings"], item["label"])
@@ -134,6 +133,5 @@ def prepare_benchmark(
 
 
 def tokenized(question: Question, tokenizer: Tokenizer) -> Example:
-    """A question as token ids."""
     endings = [tokenizer.encode(f" {ending}") for ending in question.endings]
     return Example(tokenizer.encode(question.context), endings, question.label)

@@ -171,7 +171,6 @@ def _write_splits(place: Path, splits: tuple[np.ndarray, np.ndarray]) -> dict[st
 
 
 def read_text(name: str, data_dir: str | Path) -> str:
-    """The text of tinyshakespeare or of the play."""
     path = PLAY if name == "play" else download.fetch(download.TINYSHAKESPEARE, data_dir)
     return read_bytes(path).decode("utf-8")
 

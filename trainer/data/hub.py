@@ -58,17 +58,12 @@ def list_files(repository: str, prefix: str, suffix: str) -> list[tuple[str, str
         (item.path, item.lfs.sha256)
         for item in tree
         if isinstance(item, huggingface_hub.RepoFile) and item.lfs is not None
-        if _is_wanted(item.path, prefix, suffix)
+        if item.path.startswith(prefix) and item.path.endswith(suffix)
+        if re.fullmatch(r"[\w-][\w.-]*", PurePosixPath(item.path).name)  # it becomes a name here
     )
     if not files:
         raise DownloadError(f"{repository} has no files {prefix}*{suffix}")
     return files
-
-
-def _is_wanted(path: str, prefix: str, suffix: str) -> bool:
-    name = PurePosixPath(path).name
-    plain = re.fullmatch(r"[\w-][\w.-]*", name) is not None  # it becomes a name here
-    return path.startswith(prefix) and path.endswith(suffix) and plain
 
 
 def fetch_file(repository: str, path: str, sha256: str, to: str, data_dir: str | Path) -> Path:

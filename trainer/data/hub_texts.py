@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import os
 import shutil
 import sys
 from collections.abc import Callable
@@ -17,7 +18,6 @@ from trainer.data.shards import (
     Documents,
     Done,
     Tokens,
-    cores,
     progress_path,
     read_progress,
     save_progress,
@@ -137,7 +137,8 @@ def _prepare(
             done = done if split == done.split else Done(counts, split)
             read_on = _begun(documents(split, done.document))
             remove_others(place, counts)
-            tokens = tokenized(read_on, tokenizer, data_dir, processes or cores())
+            at_a_time = processes or len(os.sched_getaffinity(0))
+            tokens = tokenized(read_on, tokenizer, data_dir, at_a_time)
             counts = _write_split(
                 place, told, "val" not in splits, done, tokens, max_tokens, in_a_file
             )
@@ -221,12 +222,12 @@ def prepare_ready(name: str, shards: int, data_dir: str | Path) -> Prepared:
         training = list_files(repository, f"{prefix}train_", ".bin")[:shards]
         if len(training) < shards:
             raise LadderError(f"--shards {shards}: {repository} has {len(training)}")
-        names = {path: f"{place.name}_{path.removeprefix(prefix)}" for path, _ in training}
-        names |= {path: f"{place.name}_{path.removeprefix(prefix)}" for path, _ in validation}
+        files = (*validation, *training)
+        names = {path: f"{place.name}_{path.removeprefix(prefix)}" for path, _ in files}
         remove_others(place, names.values())
         progress_path(place).unlink(missing_ok=True)  # of other files with the same names
         counts = {}
-        for path, sha256 in (*validation, *training):
+        for path, sha256 in files:
             to = f"{place.parent.name}/{names[path]}"
             file = fetch_file(repository, path, sha256, to, place.parent.parent)
             if file.parent != place.parent:  # in the cache; a set lies in one folder

@@ -40,11 +40,13 @@ def export_tokenizer(directory: str | Path, tokenizer: Tokenizer, context: int) 
     else:
         raise ValueError(f"tokenizer {tokenizer.name} has no form in Hugging Face's files")
     end = None if tokenizer.eot is None else END_OF_TEXT
+    plain = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    special = {"id": tokenizer.eot, "content": end, **plain, "special": True}
     whole = {
         "version": "1.0",
         "truncation": None,
         "padding": None,
-        "added_tokens": [] if end is None else [_special(end, tokenizer.eot)],
+        "added_tokens": [] if end is None else [special],
         "normalizer": None,
         "post_processor": None,
         **pieces,
@@ -107,11 +109,6 @@ def _characters(tokenizer: CharTokenizer) -> dict[str, Any]:
         "decoder": {"type": "Fuse"},
         "model": {"type": "WordLevel", "vocab": vocab, "unk_token": "no such character"},
     }
-
-
-def _special(token: str, i: int | None) -> dict[str, Any]:
-    plain = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
-    return {"id": i, "content": token, **plain, "special": True}
 
 
 def _json(content: Any) -> str:

@@ -63,7 +63,6 @@ class RandomOffsetLoader:
         self.reset()
 
     def reset(self) -> None:
-        """Back to the first batch."""
         self._batch = 0
 
     def next_batch(self) -> tuple[np.ndarray, np.ndarray]:
@@ -95,7 +94,6 @@ class RandomOffsetLoader:
         return drawn.astype(np.int64)
 
     def state(self) -> dict[str, Any]:
-        """The position, for restore(): numbers and lists only, for a JSON file."""
         return self._identity() | {"batch": self._batch}
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -110,7 +108,6 @@ class RandomOffsetLoader:
         self._batch = batch
 
     def _identity(self) -> dict[str, Any]:
-        """What must not change for a position to keep its meaning."""
         return {
             "order": "random offsets",
             "B": self.B,

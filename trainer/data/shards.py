@@ -144,11 +144,6 @@ def _encode(tokenizer: Tokenizer, text: str) -> np.ndarray:
     return np.array(begin + tokenizer.encode(text), dtype=np.uint16)
 
 
-def cores() -> int:
-    """The cores that this process may use."""
-    return len(os.sched_getaffinity(0))
-
-
 def write_shards(
     documents: Tokens,
     path_of: Callable[[int], Path],
@@ -172,13 +167,26 @@ def write_shards(
     shard = np.empty(shard_tokens, dtype=np.uint16)
     counts = dict(counts or {})
     used, total = 0, sum(counts.values())
-    with _Bar(shard_tokens, len(counts)) as bar:
+    before, start, console = total, time.monotonic(), Console(stderr=True)
+    bar = Progress(  # on a terminal, how full the shard is; elsewhere a line for a shard
+        TextColumn("{task.description}"),
+        BarColumn(24),
+        TextColumn("{task.fields[speed]}"),
+        TimeRemainingColumn(),
+        console=console,
+        disable=not console.is_terminal,
+        transient=True,
+    )
+    task = bar.add_task(f"shard {len(counts)}", total=shard_tokens, speed="")
+    with bar:
 
         def flush() -> None:
             path = path_of(len(counts))
             write_tokens(path, shard[:used])
             counts[path.name] = used
-            bar.shard(path, used)
+            line = f"{path}: {used:,} tokens"
+            console.print(line, markup=False, highlight=False, soft_wrap=True)
+            bar.reset(task, description=f"shard {len(counts)}")
 
         for position, tokens in documents:
             done, cut = cut, 0
@@ -194,48 +202,11 @@ def write_shards(
                     flush()
                     save(counts, position, done)
                     used = 0
-            bar.move(used)
+            if not bar.disable:
+                speed = (total - before) / max(1e-9, time.monotonic() - start)
+                bar.update(task, completed=used, speed=f"{speed:,.0f} tokens/s")
             if total == max_tokens:
                 break
         if used:
             flush()
     return counts
-
-
-class _Bar:
-    """On a terminal, how full the shard is and how fast it fills; elsewhere a line for a shard."""
-
-    def __init__(self, shard_tokens: int, number: int) -> None:
-        self._console = Console(stderr=True)
-        self._bar = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(24),
-            TextColumn("{task.fields[speed]}"),
-            TimeRemainingColumn(),
-            console=self._console,
-            disable=not self._console.is_terminal,
-            transient=True,
-        )
-        self._number, self._start, self._before = number, time.monotonic(), 0
-        self._task = self._bar.add_task(f"shard {number}", total=shard_tokens, speed="")
-
-    def __enter__(self) -> _Bar:
-        self._bar.start()
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self._bar.stop()
-
-    def move(self, used: int) -> None:
-        """So many tokens are in the shard."""
-        if not self._bar.disable:
-            speed = (self._before + used) / max(1e-9, time.monotonic() - self._start)
-            self._bar.update(self._task, completed=used, speed=f"{speed:,.0f} tokens/s")
-
-    def shard(self, path: Path, used: int) -> None:
-        """A shard is on the disk."""
-        self._before += used
-        self._number += 1
-        line = f"{path}: {used:,} tokens"
-        self._bar.console.print(line, markup=False, highlight=False, soft_wrap=True)
-        self._bar.reset(self._task, description=f"shard {self._number}")

@@ -82,7 +82,6 @@ def read_rows(path: str | Path, starts: Sequence[int], length: int) -> np.ndarra
 
 
 def _read_into(tokens: np.ndarray, file: io.BufferedReader, path: str | Path, start: int) -> None:
-    """Fill an array with the tokens from `start` on."""
     file.seek(HEADER_BYTES + tokens.itemsize * start)
     if file.readinto(tokens.view(np.uint8).data) != tokens.nbytes:
         raise LadderError(f"{path} became shorter while it was read; prepare it again")
@@ -171,11 +170,6 @@ def check_position(identity: Mapping[str, Any], state: Mapping[str, Any]) -> Non
             )
 
 
-def count_tokens(pattern: str | Path) -> int:
-    """The number of tokens in all files that a pattern matches."""
-    return sum(read_count(path) for path in find_shards(pattern))
-
-
 class TokenLoader:
     """Batches of B sequences of T tokens from all shards, epoch after epoch.
 
@@ -237,7 +231,6 @@ class TokenLoader:
         self.reset()
 
     def reset(self) -> None:
-        """Back to the first batch of the first epoch."""
         self._go_to(epoch=0, shard=0, batch=0)
 
     def next_batch(self) -> tuple[np.ndarray, np.ndarray]:
@@ -253,7 +246,6 @@ class TokenLoader:
         return batch
 
     def _skip(self, count: int) -> None:
-        """Go past so many batches."""
         for _ in range(count):
             self._settle()
             self._batch += 1

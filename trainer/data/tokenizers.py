@@ -7,10 +7,11 @@ what one would write first, and are all that a small model on a small text needs
 from __future__ import annotations
 
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from ladder.core.common.errors import LadderError
 from ladder.core.common.files import read_json, read_text, write_json
@@ -25,26 +26,25 @@ END_OF_TEXT = "<|endoftext|>"
 GPT2_WORDS = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 
 
-class Tokenizer(Protocol):
+class Tokenizer(ABC):
     """`vocab` ids from 0; `eot` is the id that stands before each document, if there is one."""
 
-    @property
-    def name(self) -> str: ...
+    name: str
+    vocab: int
+    eot: int | None
 
-    @property
-    def vocab(self) -> int: ...
-
-    @property
-    def eot(self) -> int | None: ...
-
+    @abstractmethod
     def encode(self, text: str) -> list[int]: ...
 
-    def decode(self, ids: Iterable[int]) -> str: ...
-
+    @abstractmethod
     def token_bytes(self, i: int) -> bytes: ...
 
+    def decode(self, ids: Iterable[int]) -> str:
+        """A sequence cut within a character shows a replacement character there."""
+        return b"".join(map(self.token_bytes, ids)).decode("utf-8", errors="replace")
 
-class GPT2Tokenizer:
+
+class GPT2Tokenizer(Tokenizer):
     """GPT-2's 50257 tokens: 256 bytes, 50000 merges, and the end of text."""
 
     name, vocab, eot = "gpt2", 50257, 50256
@@ -84,9 +84,6 @@ class GPT2Tokenizer:
         ids: list[int] = self._encoding.encode_ordinary(text)
         return ids
 
-    def decode(self, ids: Iterable[int]) -> str:
-        return _decode(self, ids)
-
     def token_bytes(self, i: int) -> bytes:
         token: bytes = self._encoding.decode_single_token_bytes(int(i))
         return token
@@ -102,7 +99,7 @@ def printable_bytes() -> dict[str, int]:
     return visible | {chr(256 + i): byte for i, byte in enumerate(others)}
 
 
-class ByteTokenizer:
+class ByteTokenizer(Tokenizer):
     """The bytes of UTF-8, and the end of text: any text, no vocabulary file, 257 tokens."""
 
     name, vocab, eot = "bytes", 257, 256
@@ -110,14 +107,11 @@ class ByteTokenizer:
     def encode(self, text: str) -> list[int]:
         return list(text.encode("utf-8"))
 
-    def decode(self, ids: Iterable[int]) -> str:
-        return _decode(self, ids)
-
     def token_bytes(self, i: int) -> bytes:
         return END_OF_TEXT.encode() if i == self.eot else bytes([i])
 
 
-class CharTokenizer:
+class CharTokenizer(Tokenizer):
     """One token for each character of one text, in sorted order, as nanoGPT's shakespeare_char.
 
     name  "chars" for the characters of tinyshakespeare, "chars:FOLDER" for those of another text,
@@ -163,16 +157,8 @@ class CharTokenizer:
                 "text; leave it out, or use the gpt2 or bytes tokenizer"
             ) from None
 
-    def decode(self, ids: Iterable[int]) -> str:
-        return _decode(self, ids)
-
     def token_bytes(self, i: int) -> bytes:
         return self.symbols[i].encode("utf-8")
-
-
-def _decode(tokenizer: Tokenizer, ids: Iterable[int]) -> str:
-    """A sequence cut within a character shows a replacement character there."""
-    return b"".join(tokenizer.token_bytes(i) for i in ids).decode("utf-8", errors="replace")
 
 
 def get_tokenizer(name: str, data_dir: str | Path) -> Tokenizer:
@@ -194,7 +180,7 @@ def get_tokenizer(name: str, data_dir: str | Path) -> Tokenizer:
         return tokenizer
     if name.startswith(OWN_CHARS):
         folder = name.removeprefix(OWN_CHARS)
-        for path in download.places(data_dir, own_vocabulary(name)):
+        for path in download.places(data_dir, f"{folder}/chars_vocabulary.json"):
             if "/" not in folder and path.is_file():  # a checkpoint may be a stranger's
                 return CharTokenizer.load(path, name)
         raise LadderError(
@@ -202,8 +188,3 @@ def get_tokenizer(name: str, data_dir: str | Path) -> Tokenizer:
             "where the text was prepared by --data-dir"
         )
     raise LadderError(f"there is no tokenizer {name!r}; choose one of {', '.join(NAMES)}")
-
-
-def own_vocabulary(name: str) -> str:
-    """The path of the vocabulary of a tokenizer "chars:FOLDER" below the data directory."""
-    return f"{name.removeprefix(OWN_CHARS)}/chars_vocabulary.json"

@@ -14,7 +14,7 @@ from trainer.data.datasets import data_directory, play_instead, prepare
 from trainer.data.download import DownloadError
 from trainer.data.multiple_choice import Example
 from trainer.data.random_offsets import Loader, RandomOffsetLoader
-from trainer.data.token_files import TokenLoader, count_tokens, find_shards, pair_of
+from trainer.data.token_files import TokenLoader, find_shards, pair_of, read_count
 from trainer.data.tokenizers import GPT2Tokenizer, Tokenizer, get_tokenizer
 from trainer.flags import Flags, TrainConfig
 
@@ -34,13 +34,12 @@ class Data:
 
     @property
     def names(self) -> dict[str, str]:
-        """What the settings of a run keep of it."""
         names = {"dataset": self.name, "tokenizer": self.tokenizer_name}
         return {**names, "train_data": self.train, "val_data": self.val}
 
     def count(self, overfit: bool) -> int:
-        """The tokens of an epoch."""
-        return count_tokens(self.val if overfit else self.train)
+        pattern = self.val if overfit else self.train
+        return sum(read_count(path) for path in find_shards(pattern))
 
 
 def with_available_text(flags: Flags) -> tuple[Flags, list[str]]:

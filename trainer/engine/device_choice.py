@@ -9,10 +9,9 @@ import numpy as np
 
 from ladder.core.common.errors import LadderError
 from ladder.core.contract.device import Device
-from ladder.core.contract.dtypes import DTYPES as DTYPE_OF
 from ladder.core.contract.ladder import find
 from ladder.core.device.open import GPUS, default_gpu, open_device
-from trainer.flags import DEFAULT_DTYPE, DTYPES, DeviceChoice
+from trainer.flags import DEFAULT_DTYPE, DeviceChoice
 from trainer.model.program import build
 from trainer.model.registry import SIZES
 
@@ -42,7 +41,7 @@ def open_for(
         except LadderError as error:
             why = [str(error)]
         else:
-            if not (missing := _ops_without_kernel(model, device, choice.dtype)):
+            if not (missing := _ops_without_kernel(model, device, choice.real)):
                 return device, choice, notes
             ops = ", ".join(missing)
             why = [f"no rung of {ops} runs in {choice.dtype} on {device.name}"]
@@ -77,7 +76,7 @@ def _open(name: str, dtype: str | None) -> tuple[Device, DeviceChoice, list[str]
     return device, DeviceChoice(name, device.is_gpu, chosen), notes
 
 
-def _ops_without_kernel(model: str, device: Device, dtype: str) -> list[str]:
+def _ops_without_kernel(model: str, device: Device, real: np.dtype) -> list[str]:
     """The ops of a model that have no kernel for the device. `model`: the value of -e; a file is
     not opened yet, so it counts as any model."""
     sizes = [SIZES[model]] if model in SIZES else SIZES.values()
@@ -85,7 +84,6 @@ def _ops_without_kernel(model: str, device: Device, dtype: str) -> list[str]:
     dropping = [dataclasses.replace(c, dropout=0.5, attention_dropout=0.5) for c in models]
     programs = [build(config, 1, 1) for config in dropping]
     ops = {call.op for program in programs for call in program.training_step}
-    real: np.dtype = DTYPE_OF[DTYPES[dtype]]
 
     def has_kernel(op: str) -> bool:
         ladder = find(op)

@@ -95,7 +95,11 @@ class Engine:
             for item in items:
                 if item not in self.bound:  # parts share calls
                     self.bound[item] = self._bind(item)
-            self._refuse_early_reads(items)
+            for before, call, name in early_reads(items, self.rungs):
+                raise LadderError(
+                    f"{self.describe(call)} prefetches {name}, which {before.where}, {before.op}, "
+                    "writes just before; choose another rung"
+                )
             if watch is not None:
                 return functools.partial(self._run_watched, items, watch)
             return _Replayed(device, [self.bound[item] for item in items])
@@ -281,13 +285,6 @@ class Engine:
                 raise DeviceFault(f"{self.describe(call)}: {error}") from None
 
         return run_or_name
-
-    def _refuse_early_reads(self, items: Sequence[Item]) -> None:
-        for before, call, name in early_reads(items, self.rungs):
-            raise LadderError(
-                f"{self.describe(call)} prefetches {name}, which {before.where}, {before.op}, "
-                "writes just before; choose another rung"
-            )
 
     def _fork(self, item: Fork, work: Callable[[], None]) -> None:
         behind = None if item.behind is None else self._ends[item.behind]

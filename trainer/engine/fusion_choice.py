@@ -32,7 +32,6 @@ def choose(
 
     build   the run's program with some fusions
     before  the kernels that a checkpoint records, of a run that goes on with them
-    on_progress  is called with the name of each part of this work before it begins
 
     Raises LadderError where --fuse names a fusion and leaves out one that it needs, or one that the
     run's type does not hold.

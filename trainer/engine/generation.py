@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import codecs
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
@@ -20,8 +20,6 @@ from reference.decode import draw
 from trainer.data.tokenizers import Tokenizer
 from trainer.engine.engine import Engine
 from trainer.flags import SampleConfig
-from trainer.model.model_config import ModelConfig
-from trainer.model.program import Program, build
 from trainer.ranks.group import ALONE, Group
 
 AHEAD = 16  # steps that are submitted to a GPU before their tokens are fetched
@@ -108,8 +106,8 @@ class Predictor:
     """Tells the logits of the next token, by a forward pass over a window of T tokens."""
 
     def __init__(self, engine: Engine, vocab: int) -> None:
-        """engine: of a program of `forward_only`, with its weights. vocab: how many ids the
-        tokenizer knows."""
+        """engine: of a program of one row that does not train, with its weights. vocab: how many
+        ids the tokenizer knows."""
         self.engine, self.T, self.vocab = engine, engine.program.T, vocab
 
     def __call__(self, ids: Sequence[int]) -> np.ndarray:
@@ -122,13 +120,6 @@ class Predictor:
         row = self.engine.arrays["logits"][0, len(window) - 1]
         logits = self.engine.device.download(row)[: self.vocab]
         return np.asarray(logits, np.float32)
-
-
-def forward_only(
-    shape: ModelConfig, T: int, fusions: Collection[str], recompute: int = 0
-) -> Program:
-    """What a Predictor runs; fusions and recompute as in the program that is trained."""
-    return build(shape, 1, T, training=False, fusions=fusions, recompute=recompute)
 
 
 def decode_stream(tokenizer: Tokenizer, ids: Iterator[int]) -> Iterator[str]:

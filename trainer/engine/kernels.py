@@ -35,16 +35,10 @@ class Kernels:
 
     @property
     def rungs(self) -> dict[str, Rung]:
-        """The rungs of all calls, by the keys of rung_map.py."""
         return {key: choice.rung for key, choice in self.choices.items()}
 
-    def describe(self) -> dict[str, Any]:
-        """All of it for `follow`, as JSON."""
-        reasons = {key: choice.reason for key, choice in self.choices.items()}
-        return {**self.record(), "reasons": reasons, "notes": list(self.notes)}
-
     def record(self) -> dict[str, Any]:
-        """What a checkpoint keeps; `choose` takes it as `before`."""
+        """What a checkpoint keeps, as JSON; `choose` takes it as `before`, and `follow`."""
         return {**rung_choice.record(self.choices), "fusions": self.program.fusions}
 
 
@@ -95,11 +89,11 @@ def _notes_on_tf32(settings: KernelSettings, choices: Mapping[str, Choice]) -> l
 
 
 def follow(
-    described: Mapping[str, Any],
+    recorded: Mapping[str, Any],
     settings: KernelSettings,
     build: Callable[[Collection[str]], Program],
 ) -> Kernels:
     """The kernels that another rank has chosen. Raises LadderError where this rank has another
     version of one."""
-    choices = rung_choice.as_recorded(described, described["reasons"])
-    return Kernels(build(described["fusions"]), choices, settings, described["notes"])
+    choices = rung_choice.as_recorded(recorded)
+    return Kernels(build(recorded["fusions"]), choices, settings, [])

@@ -34,7 +34,6 @@ class LossScale:
             self.good_steps = 0
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint keeps."""
         return {"value": self.value, "good_steps": self.good_steps}
 
     def restore(self, state: dict[str, Any]) -> None:

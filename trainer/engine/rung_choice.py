@@ -81,7 +81,6 @@ def choose(
     further ones where another rung is chosen at some of its shapes.
 
     before  the `record` of the run that this one goes on from, to choose the same again
-    on_progress  is called with the name of each part of this work before it begins
 
     A `.cu` file of the user's is checked first, in a process of its own. Raises LadderError for an
     op, rung or shape that does not exist, that the model does not use, or that the device cannot
@@ -193,7 +192,6 @@ def compile_chosen(
 
 
 def _shapes(calls: Iterable[Call]) -> dict[str, Counter[Shape]]:
-    """By the op's name, at which shapes it is called, and how often."""
     shapes: dict[str, Counter[Shape]] = {}
     for call in dict.fromkeys(calls):  # passes share calls
         shapes.setdefault(call.op, Counter())[shape_of(call)] += 1
@@ -230,7 +228,7 @@ def record(choices: Mapping[str, Choice]) -> dict[str, dict[str, Any]]:
     return {"rungs": as_json(choices), "digests": digests}
 
 
-def as_recorded(recorded: Mapping[str, Any], reasons: Mapping[str, str]) -> dict[str, Choice]:
+def as_recorded(recorded: Mapping[str, Any]) -> dict[str, Choice]:
     """The choices of a `record` that another rank of this run has made."""
     choices = {}
     for key, which in recorded["rungs"].items():
@@ -240,7 +238,7 @@ def as_recorded(recorded: Mapping[str, Any], reasons: Mapping[str, str]) -> dict
                 f"{key} {rung.label} is not the same file here as on rank 0; install the same "
                 "version on all machines"
             )
-        choices[key] = Choice(rung, reasons[key])
+        choices[key] = Choice(rung, "as on rank 0")
     return choices
 
 
@@ -327,7 +325,6 @@ def _not_compared(
 
 
 def _refuse(op: str, rung: Rung, settings: KernelSettings, device: Device, real: np.dtype) -> None:
-    """Raise LadderError where a named rung cannot run on the device, or is wrong."""
     if not rung.is_reference and not device.runs_kernels:
         raise LadderError(
             f"{op} {rung.label} is a kernel, and --device {settings.choice.device} runs the NumPy "

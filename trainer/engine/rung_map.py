@@ -29,18 +29,15 @@ def op_of(key: str) -> str:
 
 
 def ops_of(keys: Iterable[str]) -> set[str]:
-    """The ops that some keys name."""
     return {op_of(key) for key in keys}
 
 
 def matches(key: str, op: str, dims: Dims) -> bool:
-    """Whether a key names a call."""
     named, sizes = split_key(key)
     return named == op and sizes.items() <= dims.items()
 
 
 def names_any(key: str, calls: Iterable[Call]) -> bool:
-    """Whether a key names one of some calls."""
     return any(matches(key, call.op, call.dims) for call in calls)
 
 

@@ -15,29 +15,17 @@ from trainer.flags import Schedule, TrainConfig
 WINDOW = 128  # measurements that a z-score is taken over, as in llm.c
 
 
-def learning_rate(
-    name: Schedule, step: int, *, lr: float, warmup: int, steps: int, final: float
-) -> float:
-    """The learning rate of `step`, counted from 0 of `steps`.
-
-    It rises linearly over `warmup` steps to `lr`, then follows the schedule `name` towards
-    `final * lr`, which it would reach at `step == steps`. Constant is constant from the start.
-    """
-    if step < warmup and name != "constant":
-        return lr * (step + 1) / warmup
-    return lr * (final + (1 - final) * SCHEDULES[name](step, warmup, steps))
-
-
 def rate_of(config: TrainConfig, step: int) -> float:
-    """The learning rate of a step of a run."""
-    return learning_rate(
-        config.schedule,
-        step,
-        lr=config.lr,
-        warmup=config.warmup,
-        steps=config.steps,
-        final=config.final_lr,
-    )
+    """The learning rate of a step of a run, counted from 0.
+
+    It rises linearly over the warm-up to --lr, then follows the schedule towards `final_lr` times
+    that, which it would reach at `step == steps`. Constant is constant from the start.
+    """
+    name, warmup, steps = config.schedule, config.warmup, config.steps
+    if step < warmup and name != "constant":
+        return config.lr * (step + 1) / warmup
+    final = config.final_lr
+    return config.lr * (final + (1 - final) * SCHEDULES[name](step, warmup, steps))
 
 
 def note_on_warmup(config: TrainConfig) -> list[str]:
@@ -102,7 +90,6 @@ class OutlierDetector:
         return (value - mean) / deviation if deviation > 0 else 0.0
 
     def state(self) -> list[float]:
-        """What a checkpoint keeps."""
         return list(self.window)
 
     def restore(self, state: list[float]) -> None:

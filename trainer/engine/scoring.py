@@ -36,7 +36,6 @@ class Score:
     right_normalized: int
 
     def __add__(self, other: Score) -> Score:
-        """The score on the examples of both."""
         return Score(
             self.examples + other.examples,
             self.right + other.right,

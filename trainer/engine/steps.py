@@ -79,7 +79,6 @@ def stops(step: StepOutcome, config: TrainConfig) -> bool:
 
 
 def refuse_not_finite(step: StepOutcome, config: TrainConfig) -> None:
-    """Raise LadderError where the run stops."""
     if stops(step, config):
         raise LadderError(
             f"step {step.number + 1}: loss {step.loss:g}, gradient norm {step.norm:g}, learning "
@@ -184,7 +183,6 @@ class Steps:
         return self.engine.device.mark(), self.engine.warmed_up
 
     def _read(self, step: UnderWay) -> tuple[float, float]:
-        """Loss and norm of a step, waited for."""
         if step.loss_and_norm is None:
             assert step.norm is not None
             self.group.progress(f"the end of step {step.number + 1}")

@@ -20,7 +20,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -116,36 +116,26 @@ def load(directory: str | Path, step: int) -> tuple[CheckedTensors, dict[str, An
     return CheckedTensors(path / TENSORS, content["bytes"], content["sha256"]), content["state"]
 
 
-class CheckedTensors(Mapping[str, np.ndarray]):
+class CheckedTensors(TensorFile):
     """The tensors of a checkpoint, each compared with its checksum when it is read."""
 
     def __init__(self, path: Path, size: int, digests: Mapping[str, str]):
-        self.path = path
         self.digests = digests
         try:
-            self.file = TensorFile(path)
+            super().__init__(path)
         except LadderError as error:
             remedy = f"delete {path.parent} to use an earlier checkpoint"
             raise LadderError(f"{error}; {remedy}") from None
-        if self.file.bytes != size:
-            raise _damaged(path, f"it has {self.file.bytes} bytes, was written with {size}")
-        if self.file.keys() != digests.keys():
+        if self.bytes != size:
+            raise _damaged(path, f"it has {self.bytes} bytes, was written with {size}")
+        if self.keys() != digests.keys():
             raise _damaged(path, "its tensors are not those that were written")
 
     def __getitem__(self, name: str) -> np.ndarray:
-        array = self.file[name]
+        array = super().__getitem__(name)
         if digest(name, array) != self.digests[name]:
             raise _damaged(self.path, f"the checksum of {name} does not match")
         return array
-
-    def __contains__(self, name: object) -> bool:
-        return name in self.file
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.file)
-
-    def __len__(self) -> int:
-        return len(self.file)
 
 
 def _flushing(

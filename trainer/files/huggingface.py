@@ -8,6 +8,7 @@ Layout: https://github.com/huggingface/transformers, models/<model>/modeling_<mo
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -42,7 +43,12 @@ def load_huggingface(source: str | Path, data_dir: str | Path) -> tuple[ModelCon
     """
     file = TensorFile(_find(str(source), Path(data_dir)))
     config_path = file.path.with_name("config.json")
-    config = _read_config(config_path) if config_path.exists() else _guess_config(file)
+    if not config_path.exists():
+        config = _guess_config(file)
+    elif isinstance(settings := read_json(config_path), dict):
+        config = config_of(settings, config_path)
+    else:
+        raise LadderError(f"{config_path} is not a model's configuration; fetch it again")
     names = _plain_names(file, _format_of(type(config)))
     _check_layout(file, names, config)
     return config, _pieces(file, names, config)
@@ -72,11 +78,8 @@ def export_huggingface(
         array = array if layer is None else array[layer]
         return array.T if form.tensors[name][1] else array
 
-    def reader(name: str, layer: int | None) -> Callable[[], np.ndarray]:
-        return lambda: piece(name, layer)
-
     tensors = {
-        form.prefix + theirs: reader(name, layer)
+        form.prefix + theirs: functools.partial(piece, name, layer)
         for name, layer, theirs in named_tensors(form, config)
     }
     ends = {"bos_token_id": tokenizer.eot, "eos_token_id": tokenizer.eot}
@@ -181,13 +184,6 @@ def _check_layout(file: TensorFile, names: Mapping[str, str], config: ModelConfi
         )
 
 
-def _read_config(path: Path) -> ModelConfig:
-    settings = read_json(path)
-    if not isinstance(settings, dict):
-        raise LadderError(f"{path} is not a model's configuration; fetch it again")
-    return config_of(settings, path)
-
-
 def config_of(settings: Mapping[str, Any], path: Path) -> ModelConfig:
     """The model that the settings of a config.json describe. Raises LadderError, with the path,
     where it is not one of ours."""
@@ -281,20 +277,12 @@ def _download(repository: str, revision: str | None = None) -> Path:
     import huggingface_hub  # takes a quarter of a second, and few runs need it
     from huggingface_hub import constants
 
-    def fetch(name: str, local_files_only: bool) -> Path:
-        return Path(
-            huggingface_hub.hf_hub_download(
-                repository,
-                name,
-                revision=revision,
-                etag_timeout=5,
-                local_files_only=local_files_only,
-            )
-        )
-
+    fetch = functools.partial(
+        huggingface_hub.hf_hub_download, repository, revision=revision, etag_timeout=5
+    )
     with suppress(OSError):  # LocalEntryNotFoundError: not in the cache
         fetch("config.json", local_files_only=True)
-        return fetch(WEIGHTS, local_files_only=True)
+        return Path(fetch(WEIGHTS, local_files_only=True))
     remedy = f"put its {WEIGHTS} into a folder, and name the folder by -e"
     if constants.HF_HUB_OFFLINE:
         raise DownloadError(f"{repository} is not in the cache and HF_HUB_OFFLINE is set; {remedy}")
@@ -305,7 +293,7 @@ def _download(repository: str, revision: str | None = None) -> Path:
         raise DownloadError(message) from None
     try:
         fetch("config.json", local_files_only=False)
-        return fetch(WEIGHTS, local_files_only=False)
+        return Path(fetch(WEIGHTS, local_files_only=False))
     except Exception as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise DownloadError(f"cannot download {repository} ({reason}); {remedy}") from None

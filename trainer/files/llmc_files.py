@@ -118,43 +118,14 @@ def save_model(
             file.write(_bytes(read(name), MODEL_DTYPES[version]))
 
 
-def save_state(
-    path: str | Path,
-    config: ModelConfig,
-    inputs: np.ndarray,
-    targets: np.ndarray,
-    logits: np.ndarray,
-    loss: float,
-    read: Callable[[str], np.ndarray],
-) -> None:
-    """Write a debug state: llm.c's test_gpt2 compares a step of its own with it.
-
-    inputs, targets  token ids (B,T)
-    logits           (B,T,V) or (B,T,Vp); the padding is not written
-    loss             the mean over all B*T positions
-    read             returns the gradient of a parameter by the parameter's name, stacked and padded
-    """
-    B, T = inputs.shape
-    form = _format_of(config)
-    logits = logits.reshape(B, T, -1)[:, :, : config.vocab]
-    with atomic_write(path) as file:
-        file.write(_header(form.state_magic, STATE_VERSION, B, T))
-        file.write(_bytes(inputs, np.dtype("<i4")))
-        file.write(_bytes(targets, np.dtype("<i4")))
-        file.write(_bytes(logits, np.dtype("<f4")))
-        file.write(_bytes(np.asarray([loss]), np.dtype("<f4")))
-        for name in config.parameters():
-            file.write(_bytes(read(name), np.dtype("<f4")))
-
-
 @dataclass(frozen=True)
 class State:
     """What a debug state holds: a batch, and a model's results on it.
 
     inputs, targets  token ids (B,T)
-    logits           (B,T,V)
+    logits           (B,T,V); of one to be written, or (B,T,Vp), whose padding is left out
     loss             the mean over all B*T positions
-    gradients        by the parameter's name, stacked and padded
+    gradients        by the parameter's name, in the model's order, stacked and padded
     """
 
     inputs: np.ndarray
@@ -162,6 +133,19 @@ class State:
     logits: np.ndarray
     loss: float
     gradients: Mapping[str, np.ndarray]
+
+
+def save_state(path: str | Path, config: ModelConfig, state: State) -> None:
+    """Write a debug state: llm.c's test_gpt2 compares a step of its own with it."""
+    B, T = state.inputs.shape
+    form = _format_of(config)
+    logits = state.logits.reshape(B, T, -1)[:, :, : config.vocab]
+    with atomic_write(path) as file:
+        file.write(_header(form.state_magic, STATE_VERSION, B, T))
+        file.write(_bytes(state.inputs, np.dtype("<i4")))
+        file.write(_bytes(state.targets, np.dtype("<i4")))
+        for array in (logits, np.array([state.loss]), *state.gradients.values()):
+            file.write(_bytes(array, np.dtype("<f4")))
 
 
 def load_state(path: str | Path, config: ModelConfig) -> State:
@@ -199,7 +183,6 @@ def load_state(path: str | Path, config: ModelConfig) -> State:
 
 
 def save_tokenizer(path: str | Path, tokenizer: Tokenizer) -> None:
-    """Write the tokenizer file that llm.c's programs need to print sampled text."""
     if tokenizer.eot is None:
         raise LadderError(
             f"llm.c begins a sample with the end-of-text token, and tokenizer {tokenizer.name} has "

@@ -69,8 +69,6 @@ STATE_OF_FP16: Sound = {
 
 @dataclass(frozen=True)
 class Resumed:
-    """The checkpoint that a run goes on from."""
-
     step: int
     tensors: checkpoint.CheckedTensors
     state: dict[str, Any]
@@ -83,17 +81,6 @@ def check_directory(directory: Path) -> None:
         raise LadderError(f"-o {directory}: {existing} is a file; name a folder")
     if not os.access(existing, os.W_OK | os.X_OK):
         raise LadderError(f"-o {directory}: {existing} is not writable; choose another folder")
-
-
-def resume_step(resume: bool, directory: Path) -> int | None:
-    """The step to go on from; None to start anew, as -y 1 does, too, where nothing is there yet."""
-    step = checkpoint.latest(directory)
-    if step is not None and not resume:
-        raise LadderError(
-            f"{directory} holds the checkpoints of an earlier run, the last of step {step}; "
-            "continue it with -y 1, choose another folder with -o, or delete it"
-        )
-    return step
 
 
 def check_state(state: Mapping[str, Any], where: Path) -> None:
@@ -131,7 +118,6 @@ def check_same(config: TrainConfig, resumed: Resumed) -> None:
 
 
 def run_directory(flags: Flags) -> Path:
-    """Where the run's files go."""
     if flags.output is not None:
         return Path(flags.output)
     data = Path(flags.value("dataset")).stem
@@ -141,9 +127,14 @@ def run_directory(flags: Flags) -> Path:
 
 
 def find_checkpoint(flags: Flags, directory: Path, group: Group = ALONE) -> Resumed | None:
-    """The checkpoint in the run's folder that it goes on from; None to start anew. Rank 0 looks
-    for it, and every rank reads it."""
-    found = resume_step(bool(flags.resume), directory) if group.leads else None
+    """The checkpoint in the run's folder that it goes on from; None to start anew, as -y 1 does,
+    too, where nothing is there yet. Rank 0 looks for it, and every rank reads it."""
+    found = checkpoint.latest(directory) if group.leads else None
+    if found is not None and not flags.resume:
+        raise LadderError(
+            f"{directory} holds the checkpoints of an earlier run, the last of step {found}; "
+            "continue it with -y 1, choose another folder with -o, or delete it"
+        )
     step: int | None = group.share("the checkpoint", found)
     if step is None:
         return None
@@ -173,7 +164,6 @@ def kept(program: Program) -> list[str]:
 def restore_tensors(
     engine: Engine, tensors: Mapping[str, np.ndarray], group: Group = ALONE
 ) -> None:
-    """Put back what a checkpoint holds."""
     for name in kept(engine.program):
         group.working(f"{name} of the checkpoint")
         if name not in tensors:

@@ -15,7 +15,7 @@ from trainer.files import checkpoint, huggingface, kept_model, llmc_files
 from trainer.files.tensor_file import Pieces, check_finite
 from trainer.model.model_config import ModelConfig, padded
 from trainer.model.program import initial_parameters
-from trainer.model.registry import MODELS, SIZES, name_of, named_shape
+from trainer.model.registry import MODELS, SIZES
 
 INSTEAD = "using random initial weights instead of"
 
@@ -42,10 +42,10 @@ def open_model(name: str, *, vocab: int, seed: int, data_dir: Path) -> Model:
     gpt2 ... gpt2-xl fall back to random weights, with a note, where the pretrained ones cannot be
     had. Raises LadderError for an unknown name and for files that are not a model.
     """
-    shape = named_shape(name, vocab)
-    if shape is None:
+    if name not in SIZES:
         return open_file(Path(name), data_dir)
     size = SIZES[name]
+    shape = size.config.with_vocab(vocab)
     if size.pretrained is None:
         return random_model(shape, seed)
     if vocab != size.config.vocab:
@@ -90,13 +90,10 @@ def refuse_random(name: str, model: Model) -> None:
         return
     missing = f"{INSTEAD} {name}: "  # the pretrained weights; the rest of the note has a remedy
     note = model.note or "it has random weights"
+    remedy = "; train first, then name the run's folder or a model file by -e"
     if note.startswith(missing):
-        raise LadderError(
-            f"-e {name}: {note.removeprefix(missing)}, or that of a run that you trained with -n"
-        )
-    raise LadderError(
-        f"-e {name}: {note}; train first, then name the run's folder or a model file by -e"
-    )
+        remedy = ", or that of a run that you trained with -n"
+    raise LadderError(f"-e {name}: {note.removeprefix(missing)}{remedy}")
 
 
 def open_file(path: Path, data_dir: Path) -> Model:
@@ -157,7 +154,8 @@ def text_of(path: Path) -> str | None:
 
 def state_of(shape: ModelConfig) -> dict[str, Any]:
     """What a checkpoint says of the model whose tensors it holds; `shape_of` reads it."""
-    return {"architecture": name_of(shape), "shape": asdict(shape)}
+    (name,) = [name for name, model in MODELS.items() if model is type(shape)]
+    return {"architecture": name, "shape": asdict(shape)}
 
 
 def shape_of(tensors: checkpoint.CheckedTensors, state: Mapping[str, Any]) -> ModelConfig:
@@ -172,13 +170,12 @@ def shape_of(tensors: checkpoint.CheckedTensors, state: Mapping[str, Any]) -> Mo
         raise LadderError(f"{where} does not say what model it holds") from None
     sound = shape.refusal() is None
     for name, dimensions in shape.parameter_shapes().items() if sound else ():
-        sound &= tensors.file.layout.get(name, ((), ()))[1] == dimensions
+        sound &= tensors.layout.get(name, ((), ()))[1] == dimensions
     if not sound:
         raise LadderError(f"{tensors.path} does not hold the model that its state describes")
     return shape
 
 
 def random_model(shape: ModelConfig, seed: int, note: str | None = None) -> Model:
-    """The model's random initialisation."""
     pieces = ((name, None, array) for name, array in initial_parameters(shape, seed))
     return Model(shape, pieces, f"random, seed {seed}", trained=False, note=note)

@@ -40,7 +40,6 @@ class Buffer:
 
     @property
     def has_memory(self) -> bool:
-        """Whether it has memory of its own."""
         return self.inside is None and self.pieces is None
 
 
@@ -109,7 +108,6 @@ def in_order(items: Iterable[Item]) -> Iterator[Call | Collective]:
 
 
 def op_calls(items: Iterable[Item]) -> Iterator[Call]:
-    """The op calls of a list, in order."""
     return (item for item in in_order(items) if isinstance(item, Call))
 
 
@@ -130,5 +128,4 @@ class CallList:
         self.calls.append(Call(op, refs, dims, scalars, where))
 
     def ref(self, name: str) -> Ref:
-        """The buffer, or this layer's slice of it."""
         return (name, self.layer if self.buffers[name].stacked else None)

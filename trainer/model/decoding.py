@@ -48,7 +48,8 @@ def step(
     temperature, top_k  as decode.sample takes them
     """
     plain = build(config, B, 1, training=False)
-    P, cache = config.context, _Cache(config, B)
+    cache, kept = _cache_of(plain)
+    P = config.context
     calls: list[Call] = []
     for call in plain.predict:
         if call.op == "embedding.forward":
@@ -58,7 +59,7 @@ def step(
             calls.append(Call("decode.embedding", args, dims, {}, call.where))
         elif call.op == "attention.forward":
             out, _, qkv = call.args
-            args = (out, cache.of(call), qkv, ("positions", None))
+            args = (out, cache[call], qkv, ("positions", None))
             dims = {"B": B, "P": P, "C": call.dims["C"], "NH": call.dims["NH"]}
             calls.append(Call("decode.append_attention", args, dims, {}, call.where))
         elif call.op == "matmul.forward" and B <= FEW_ROWS:
@@ -74,44 +75,36 @@ def step(
         "positions": Buffer((B,), "int32", "input"),
         "coins": Buffer((B, P), "float32", "input"),
     }
-    return _program(plain, calls, {**inputs, **cache.buffers}, fusions)
+    return _program(plain, calls, {**inputs, **kept}, fusions)
 
 
 def prefill(config: ModelConfig, B: int, T: int, *, fusions: Collection[str] = ()) -> Program:
     """The keys and values of `tokens` (B, T), as positions 0 to T - 1. A model without attention
     keeps none, and the program has no calls."""
     plain = build(config, B, T, training=False)
-    cache = _Cache(config, B)
+    cache, kept = _cache_of(plain)
     calls: list[Call] = []
     last = 0
     for call in plain.predict:
         if call.op == "attention.forward":
-            args = (cache.of(call), call.args[2], ("starts", None))
+            args = (cache[call], call.args[2], ("starts", None))
             dims = {"B": B, "T": T, "P": config.context, "C": call.dims["C"]}
             calls.append(Call("decode.append", args, dims, {}, call.where))
             last = len(calls)
         calls.append(call)
     starts = Buffer((B,), "int32", "input")
-    return _program(plain, calls[:last], {"starts": starts, **cache.buffers}, fusions)
+    return _program(plain, calls[:last], {"starts": starts, **kept}, fusions)
 
 
-class _Cache:
-    """Keys and values of every attention of a model, in the order of its calls."""
-
-    def __init__(self, config: ModelConfig, B: int) -> None:
-        self._config, self._B = config, B
-        self._layers, self._channels = 0, 0
-
-    def of(self, attention: Call) -> Ref:
-        """The part for the next call of attention.forward."""
-        self._layers, self._channels = self._layers + 1, attention.dims["C"]
-        return "kv", self._layers - 1
-
-    @property
-    def buffers(self) -> dict[str, Buffer]:
-        """The cache, for the calls so far."""
-        shape = (self._layers, self._B, self._config.context, 2 * self._channels)
-        return {"kv": Buffer(shape, "real", "cache", stacked=True)} if self._layers else {}
+def _cache_of(plain: Program) -> tuple[dict[Call, Ref], dict[str, Buffer]]:
+    """Keys and values of every attention of a model, in the order of its calls, and their buffer;
+    a model without attention has none."""
+    calls = [call for call in plain.predict if call.op == "attention.forward"]
+    if not calls:
+        return {}, {}
+    shape = (len(calls), plain.B, plain.config.context, 2 * calls[0].dims["C"])
+    parts: dict[Call, Ref] = {call: ("kv", layer) for layer, call in enumerate(calls)}
+    return parts, {"kv": Buffer(shape, "real", "cache", stacked=True)}
 
 
 def _program(

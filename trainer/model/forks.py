@@ -48,7 +48,9 @@ def spread(calls: Sequence[Call], buffers: Mapping[str, Buffer]) -> tuple[Item, 
 
     def aside(numbered: tuple[int, Call]) -> bool:
         number, call = numbered
-        return number < len(calls) - 1 and _only_gradients(call, buffers)
+        written = [access.buffer for access in accesses(call, buffers) if access.writes]
+        gradients = all(buffers[name].kind == "gradient" for name in written)
+        return gradients and number < len(calls) - 1
 
     for forked, group in itertools.groupby(enumerate(calls), aside):
         several = tuple(call for _, call in group)
@@ -75,11 +77,6 @@ def accesses(call: Call, buffers: Mapping[str, Buffer]) -> Iterator[Access]:
         if ref is not None:
             for name, start, end in _places(ref, buffers):
                 yield Access(name, start, end, arg.role != "in")
-
-
-def _only_gradients(call: Call, buffers: Mapping[str, Buffer]) -> bool:
-    written = [access.buffer for access in accesses(call, buffers) if access.writes]
-    return all(buffers[name].kind == "gradient" for name in written)
 
 
 def _places(ref: Ref, buffers: Mapping[str, Buffer]) -> Iterator[tuple[str, int, int]]:

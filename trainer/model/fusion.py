@@ -35,7 +35,7 @@ class Rule:
     first: tuple[str, str]
     second: tuple[str, str]
     fused: tuple[str, str]
-    place: int
+    place: int = 0
     kept: str = ""
 
     def apply(self, first: Call, second: Call) -> tuple[Call, ...]:
@@ -69,7 +69,6 @@ JOIN_BACKWARD = Rule(
     ("layernorm.backward", "through dweight dbias dout inp weight mean rstd"),
     ("residual.backward", "dinp through"),
     ("residual_layernorm.backward", "dinp dweight dbias dout inp weight mean rstd"),
-    place=0,
 )
 # What these two take is what JOIN and JOIN_BACKWARD make.
 DROPPED_JOIN = Rule(
@@ -85,25 +84,21 @@ DROPPED_JOIN_BACKWARD = Rule(
         "dropout_residual_layernorm.backward",
         "dinp dbranch dweight dbias dout inp weight mean rstd rng",
     ),
-    place=0,
 )
 PRODUCT = Rule(
     ("matmul.forward", "pre inp weight bias"),
     ("gelu.forward", "out pre"),
     ("matmul_gelu.forward", "out pre inp weight bias"),
-    place=0,
 )
 DECODE_PRODUCT = Rule(
     ("decode.linear", "pre inp weight bias"),
     ("gelu.forward", "out pre"),
     ("decode.linear_gelu", "out inp weight bias"),
-    place=0,
 )
 PRODUCT_BACKWARD = Rule(
     ("matmul.backward_input", "product dout weight"),
     ("gelu.backward", "dinp product pre"),
     ("matmul_gelu.backward_input", "dinp dout weight pre"),
-    place=0,
 )
 BIAS_BACKWARD = Rule(
     ("matmul.backward_bias", "dbias dout"),
@@ -116,26 +111,22 @@ PRODUCT_RESIDUAL = Rule(
     ("matmul.forward", "branch inp weight bias"),
     ("residual.forward", "out stream branch"),
     ("matmul_residual.forward", "out stream inp weight bias"),
-    place=0,
 )
 RELU_PRODUCT = Rule(
     ("matmul.forward", "pre inp weight bias"),
     ("relu.forward", "out pre"),
     ("matmul_relu.forward", "out inp weight bias"),
-    place=0,
 )
 RELU_PRODUCT_BACKWARD = Rule(
     ("matmul.backward_input", "product dout weight"),
     ("relu.backward", "dinp product out"),
     ("matmul_relu.backward_input", "dinp dout weight out"),
-    place=0,
 )
 # A bias of the head would have to be in both.
 LOSS = Rule(
     ("matmul.forward", "logits inp weight -"),
     ("crossentropy.fused", "losses logits targets dloss"),
     ("matmul_crossentropy.forward", "logits losses factors scaled inp weight targets dloss"),
-    place=0,
 )
 LOSS_BACKWARD = Rule(
     ("matmul.backward_weight", "dweight logits inp"),

@@ -9,7 +9,6 @@ tensor decay.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -37,10 +36,6 @@ class LectureGPTConfig(GPT2Config):
             name: replace(tensor, decay=True, deviation=0.02 if tensor.deviation else 0.0)
             for name, tensor in tensors.items()
         }
-
-    @classmethod
-    def of_hugging_face_shapes(cls, shapes: Mapping[str, tuple[int, ...]]) -> None:
-        return None
 
 
 SIZES = {"char-lecture": Size(LectureGPTConfig(**CHARACTERS), tokenizer="chars")}

@@ -61,12 +61,10 @@ class Program:
 
     @property
     def parameters(self) -> tuple[str, ...]:
-        """The names of the buffers that are trained."""
         return tuple(self.config.parameters())
 
     @property
     def update(self) -> tuple[Call, ...]:
-        """The op calls of `reduce` and `apply`."""
         return tuple(op_calls((*self.reduce, *self.apply)))
 
     @property
@@ -84,7 +82,6 @@ class Program:
 
     @property
     def training_step(self) -> tuple[Call, ...]:
-        """The calls of a training step, in order."""
         return (*self.forward, *op_calls(self.last_backward), *self.update)
 
     @property
@@ -132,12 +129,15 @@ def build(
         # The backward pass computes the norms again, from the residual stream alone. By the same
         # kernel as in the forward pass it gets the same bits; a fused one may round otherwise.
         rules.remove(JOIN)
-    loss = _loss(config, B, T, buffers)
+    calls = CallList(buffers)
+    dims = {"N": B * T, "V": config.vocab, "Vp": config.padded_vocab}
+    calls.call("loss", "crossentropy.fused", dims, "losses logits targets dloss")
+    loss = tuple(calls.calls)
     predict = fuse(config.forward(B, T, buffers, dropout=False), rules)
     evaluate = forward = predict + loss
     backward: tuple[Call, ...] = ()
     more_backward: tuple[Item, ...] = ()
-    behind = update.Update((), (), ())
+    behind: update.Update = (), (), ()
     if training:
         if config.has_dropout:
             forward = fuse(config.forward(B, T, buffers, dropout=True), rules) + loss
@@ -156,11 +156,9 @@ def build(
         # second stream. Several ranks exchange gradients beside the pass in any case.
         fused = "matmul_bias_backward" in fusions
         more_backward = backward if fused and sharding.size == 1 else spread(backward, buffers)
-        if sharding.size == 1:
-            behind = update.alone(config, buffers, more_backward, stochastic_rounding, vector)
-        else:
-            how = stochastic_rounding, sharding, vector
-            behind = update.together(config, buffers, more_backward, *how)
+        how = stochastic_rounding, sharding, vector
+        behind = update.behind(config, buffers, more_backward, *how)
+    last_backward, reduce, apply = behind
     used = {ref[0] for call in (*forward, *evaluate, *backward) for ref in call.args if ref}
     buffers = _without_unused_scratch(buffers, used)
     return Program(
@@ -173,9 +171,9 @@ def build(
         predict=predict,
         backward=backward,
         more_backward=more_backward,
-        last_backward=behind.last_backward,
-        reduce=behind.reduce,
-        apply=behind.apply,
+        last_backward=last_backward,
+        reduce=reduce,
+        apply=apply,
         vector=vector if sharding.size > 1 else None,
         fusions=fusions,
     )
@@ -237,11 +235,3 @@ def _model_buffers(
     buffers["logits"] = Buffer((B, T, config.padded_vocab), "real", "activation")
     buffers["losses"] = Buffer((B, T), "float32", "activation")
     return buffers | config.activations(B, T, training=training, recompute=recompute)
-
-
-def _loss(config: ModelConfig, B: int, T: int, buffers: Mapping[str, Buffer]) -> tuple[Call, ...]:
-    """Logits to losses; the logits become their gradient."""
-    calls = CallList(buffers)
-    dims = {"N": B * T, "V": config.vocab, "Vp": config.padded_vocab}
-    calls.call("loss", "crossentropy.fused", dims, "losses logits targets dloss")
-    return tuple(calls.calls)

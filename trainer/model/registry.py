@@ -14,14 +14,3 @@ MODELS: dict[str, type[ModelConfig]] = {  # by the name in checkpoints
     "lecture-gpt": LectureGPTConfig,
 }
 SIZES: dict[str, Size] = {**GPT2_SIZES, **LECTURE_SIZES}  # by what -e takes
-
-
-def name_of(config: ModelConfig) -> str:
-    """The name of a config's model in checkpoints."""
-    (name,) = [name for name, model in MODELS.items() if model is type(config)]
-    return name
-
-
-def named_shape(name: str, vocab: int) -> ModelConfig | None:
-    """The config that a name of `-e` means, for a vocabulary; None where it is no such name."""
-    return SIZES[name].config.with_vocab(vocab) if name in SIZES else None

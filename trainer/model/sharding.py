@@ -96,7 +96,6 @@ class Slice:
 
     @property
     def end(self) -> int:
-        """Where it ends in the vector."""
         return self.start + self.count
 
     def within(self, start: int, end: int) -> Slice | None:
@@ -138,7 +137,6 @@ class Vector:
         return last.start + last.size
 
     def slices(self, name: str) -> list[Slice]:
-        """Those of a tensor, in its order."""
         slices = [s for bucket in self.buckets for s in bucket.slices if s.name == name]
         return sorted(slices, key=lambda s: s.first)
 
@@ -191,18 +189,14 @@ def cut(config: ModelConfig, backward: Sequence[Call], sharding: Sharding) -> Ve
             place = places[bisect.bisect_left(places, done)]
             groups[place].append(Slice(name, layer * count, 0, count))
     buckets: list[Bucket] = []
-    enough = _enough(backward)
+    # The gradients whose exchange takes about as long as the call beside which it goes.
+    tokens = [call.dims["B"] * call.dims["T"] for call in backward if call.op in BESIDE]
+    enough = max(LEAST, PER_TOKEN * max(tokens, default=0))
     for place, gathered in _gathered(groups, enough):
         for slices in _parts(gathered, min(enough, LEAST_GATHERED)):
             start = buckets[-1].start + buckets[-1].size if buckets else 0
             buckets.append(_bucket(config, slices, start, place, shares))
     return Vector(tuple(buckets), shares)
-
-
-def _enough(backward: Sequence[Call]) -> int:
-    """The gradients whose exchange takes about as long as the call beside which it goes."""
-    tokens = [call.dims["B"] * call.dims["T"] for call in backward if call.op in BESIDE]
-    return max(LEAST, PER_TOKEN * max(tokens, default=0))
 
 
 def _gathered(groups: Mapping[int, Group], enough: int) -> list[tuple[int, list[Group]]]:

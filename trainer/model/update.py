@@ -18,7 +18,6 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
 from trainer.model.calls import (
     Buffer,
@@ -35,7 +34,6 @@ from trainer.model.calls import (
 from trainer.model.model_config import ModelConfig
 from trainer.model.sharding import (
     LEAST_GATHERED,
-    WHOLE,
     Bucket,
     Sharding,
     Slice,
@@ -56,18 +54,8 @@ MOMENTS = (".m", ".v")
 MASTER = ".master"
 
 
-class Update(NamedTuple):
-    """What comes behind the backward pass of a micro-batch.
-
-    last_backward  the backward pass of a step's last micro-batch: up to the gradients' sum over all
-                   ranks and the norms of its shares
-    reduce         the norm of all gradients
-    apply          one step of AdamW
-    """
-
-    last_backward: tuple[Item, ...]
-    reduce: tuple[Item, ...]
-    apply: tuple[Item, ...]
+# last_backward, reduce and apply of a `Program`.
+Update = tuple[tuple[Item, ...], tuple[Item, ...], tuple[Item, ...]]
 
 
 def add_vectors(
@@ -125,22 +113,7 @@ def _part(
     return Buffer(shape, dtype, kind, stacked, pieces=pieces)
 
 
-def alone(
-    config: ModelConfig,
-    buffers: dict[str, Buffer],
-    backward: tuple[Item, ...],
-    stochastic_rounding: bool,
-    vector: Vector,
-) -> Update:
-    """The update of a process alone. Adds the buffers that AdamW works on."""
-    clip = CallList(buffers)
-    clip.call("clip", "global_norm.forward", {"N": vector.size}, "norm gradients")
-    (bucket,) = vector.buckets
-    adamw = _updates(config, buffers, bucket, WHOLE, stochastic_rounding)
-    return Update(backward, tuple(clip.calls), tuple(adamw))
-
-
-def together(
+def behind(
     config: ModelConfig,
     buffers: dict[str, Buffer],
     backward: tuple[Item, ...],
@@ -148,37 +121,41 @@ def together(
     sharding: Sharding,
     vector: Vector,
 ) -> Update:
-    """The update of one of several ranks. Adds the buffers that AdamW works on.
+    """What comes behind the backward pass, of a process alone or of one of several ranks. Adds the
+    buffers that AdamW works on.
 
     Raises ValueError where random words cannot count from within a tensor.
     """
-    count, shares = len(vector.buckets), sharding.shares
-    norms, updates = [], []
+    clip, count, shares = CallList(buffers), len(vector.buckets), sharding.shares
+    updates = [
+        _updates(config, buffers, bucket, sharding, stochastic_rounding)
+        for bucket in vector.buckets
+    ]
+    if sharding.size == 1:
+        clip.call("clip", "global_norm.forward", {"N": vector.size}, "norm gradients")
+        return backward, tuple(clip.calls), tuple(*updates)
+    norms = CallList(buffers)
     for index, bucket in enumerate(vector.buckets):
-        norm = CallList(buffers)
         size = {"N": bucket.size // shares}
-        norm.call("clip", "global_norm.forward", size, f"norm.{index} share.{index}")
-        norms.append(norm.calls)
-        updates.append(_updates(config, buffers, bucket, sharding, stochastic_rounding))
-    clip = CallList(buffers)
+        norms.call("clip", "global_norm.forward", size, f"norm.{index} share.{index}")
     clip.call("clip", "global_norm.forward", {"N": shares * count}, "norm norms")
     gathered = (Collective("all_gather", ("norms",)),) if sharding.cuts else ()
-    return Update(
-        _with_sums(backward, norms, sharding, vector),
+    return (
+        _with_sums(backward, norms.calls, sharding, vector),
         (*gathered, *clip.calls),
         _with_gathers(buffers, updates, sharding),
     )
 
 
 def _with_sums(
-    backward: tuple[Item, ...], norms: Sequence[Sequence[Call]], sharding: Sharding, vector: Vector
+    backward: tuple[Item, ...], norms: Sequence[Call], sharding: Sharding, vector: Vector
 ) -> tuple[Item, ...]:
     """The backward pass, with the exchange of all buckets and the norm of the own share of each."""
     kind: Kind = "reduce_scatter" if sharding.cuts else "all_reduce"
     names = tuple(f"gradients.{index}" for index in range(len(vector.buckets)))
     if not sharding.overlaps:
         woken = _with_wake(backward) if sharding.cuts else backward
-        return (*woken, Collective(kind, names), *itertools.chain(*norms))
+        return (*woken, Collective(kind, names), *norms)
     items: list[Item] = []
     waiting: dict[int, list[int]] = {}  # buckets, by the calls before their exchange
     for index, bucket in enumerate(vector.buckets):
@@ -191,7 +168,7 @@ def _with_sums(
         done += len([*op_calls([item])])
         if ready := waiting.pop(done, None):
             collective = Collective(kind, tuple(names[index] for index in ready))
-            sizes = itertools.chain(*(norms[index] for index in ready))
+            sizes = [norms[index] for index in ready]
             exchanged = Fork((collective, *sizes), urgent=True, behind=gradients)
             items.append(exchanged)
     return (*items, Join(exchanged))
@@ -238,12 +215,22 @@ def _updates(
     stochastic_rounding: bool,
 ) -> list[Call]:
     """AdamW on the own share of a bucket. Adds the buffers that it works on."""
-    calls = CallList(buffers)
+    calls, parameters = CallList(buffers), config.parameters()
     for run in _runs(config, bucket, sharding, merge=not stochastic_rounding):
-        arrays = _add_run(buffers, bucket, sharding, run)
-        names = dict.fromkeys(piece.name for piece in run)
-        length = run[-1].end - run[0].start
-        _adamw(calls, config, " ".join(names), run[0], length, arrays, stochastic_rounding)
+        name, first = run[0].name, run[0].first
+        if stochastic_rounding and first % 4:
+            raise ValueError(
+                f"{name}: a layer of it has a number of elements that 4 does not divide, as "
+                "rounding at random on several ranks needs it"
+            )
+        weight, gradient, m, v, master = _add_run(buffers, bucket, sharding, run)
+        args = (weight, m, v, master if master in buffers else "-", gradient, "norm", "hyper")
+        rng = "rng" if stochastic_rounding else "-"
+        stream = ROUNDING_STREAMS + list(parameters).index(name)
+        scalars = {"decay": float(parameters[name].decay), "stream": stream, "first": first}
+        where = " ".join(dict.fromkeys(piece.name for piece in run))
+        size = {"N": run[-1].end - run[0].start}
+        calls.call(where, "adamw.update", size, " ".join((*args, rng)), **scalars)
     return calls.calls
 
 
@@ -277,31 +264,3 @@ def _add_run(
             part = Buffer((count,), whole.dtype, whole.kind, inside=(host, begin))
             buffers[f"{host}@{start}"] = part
     return [f"{host}@{start}" for host in hosts]
-
-
-def _adamw(
-    calls: CallList,
-    config: ModelConfig,
-    where: str,
-    first: Slice,
-    count: int,
-    arrays: Sequence[str],
-    stochastic_rounding: bool,
-) -> None:
-    """A call of AdamW on `count` elements, the first of which are `first`.
-
-    arrays  names of weight, gradient, two moments and, where the buffer exists, the master copy
-    """
-    weight, gradient, m, v, master = arrays
-    tensors = list(config.parameters())
-    if stochastic_rounding and first.first % 4:
-        raise ValueError(
-            f"{first.name}: a layer of it has a number of elements that 4 does not divide, as "
-            "rounding at random on several ranks needs it"
-        )
-    decay = float(config.parameters()[first.name].decay)
-    stream = ROUNDING_STREAMS + tensors.index(first.name)
-    args = (weight, m, v, master if master in calls.buffers else "-", gradient, "norm", "hyper")
-    rng = "rng" if stochastic_rounding else "-"
-    scalars = {"decay": decay, "stream": stream, "first": first.first}
-    calls.call(where, "adamw.update", {"N": count}, " ".join((*args, rng)), **scalars)

@@ -310,17 +310,14 @@ def check_next_climb(next_climb: NextClimb, measured: Sequence[Profile]) -> None
 
 def _fault(answer: Any, profile: Profile) -> str:
     """What is wrong with an answer; "" if nothing is."""
-    if not (
-        isinstance(answer, tuple)
-        and len(answer) == 2
-        and isinstance(answer[0], str)
-        and isinstance(answer[1], (int, float))
-    ):
-        return (
-            f"next_climb returns {answer!r}; return the op's name, row['op'], and the factor, a "
-            f"number: return row['op'], factor"
-        )
-    (name, factor), step = answer, profile["step_ms"]
+    match answer:
+        case (str(name), int() | float() as factor):
+            step = profile["step_ms"]
+        case _:
+            return (
+                f"next_climb returns {answer!r}; return the op's name, row['op'], and the factor, "
+                f"a number: return row['op'], factor"
+            )
     gains = {row["op"]: row["ms"] - row["floor_ms"] for row in profile["ops"]}
     best = max(gains, key=lambda op: gains[op])
     if name not in gains:

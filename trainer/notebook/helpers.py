@@ -207,10 +207,8 @@ def climb() -> None:
     """What each ladder was worth to the step, where that has been measured."""
     paths = sorted(step_timing.FOLDER.glob("*-climb*.json"))
     for path in paths:
-        draw(
-            measured_climb.draw(read_json(path)),
-            "tokens per second as one op after the other rises",
-        )
+        figure = measured_climb.draw(read_json(path))
+        draw(figure, "tokens per second as one op after the other rises")
     if not paths:
         how = "`make climb`, on a machine with an NVIDIA GPU, measures and draws it"
         display(Markdown(f"*No climb has been measured yet: {how}.*"))

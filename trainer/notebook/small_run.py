@@ -20,13 +20,7 @@ from trainer.data.token_files import find_shards, read_tokens
 from trainer.data.training_data import open_data, open_loaders
 from trainer.engine.debug import watch_of
 from trainer.engine.engine import Engine
-from trainer.engine.generation import (
-    Predictor,
-    decode_stream,
-    encode_prompt,
-    forward_only,
-    generate,
-)
+from trainer.engine.generation import Predictor, decode_stream, encode_prompt, generate
 from trainer.engine.rung_map import with_rung
 from trainer.engine.steps import StepOutcome, Steps
 from trainer.files import weights
@@ -107,7 +101,8 @@ class Run:
     def sample(self, tokens: int = 200, prompt: str = "", temperature: float = 0.8) -> str:
         """Text that the model makes up; the same random numbers are drawn each time."""
         T = min(tokens + len(prompt) + 1, self.shape.context)
-        program, trained = forward_only(self.shape, T, self.program.fusions), self.engine
+        program = build(self.shape, 1, T, training=False, fusions=self.program.fusions)
+        trained = self.engine
         engine = Engine(program, trained.device, trained.real, trained.rungs, weights_of=trained)
         ids = generate(
             Predictor(engine, self.tokenizer.vocab),

@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 from trainer.plots.style import BLUE, GREY, GRID, INK, ORANGE, figure_of
 
 Losses = Sequence[tuple[int, float]]  # (step, loss in nats per token)
+OFFSET: Any = {"textcoords": "offset points"}
 
 
 def losses(
@@ -41,15 +42,8 @@ def compare(one: Sequence[float], other: Sequence[float], names: tuple[str, str]
     apart = np.abs(np.subtract(one, other)) / np.abs(one)
     below.semilogy(steps, np.maximum(apart, 1e-10), "o-", color=ORANGE, ms=3.5, lw=1)
     below.axhline(2.0**-24, color=GREY, ls=":", lw=1)
-    below.text(
-        steps[-1],
-        2.0**-24,
-        "half a unit in the last place of float32",
-        fontsize=8,
-        va="bottom",
-        ha="right",
-        color=INK,
-    )
+    above_line = {"fontsize": 8, "va": "bottom", "ha": "right", "color": INK}
+    below.text(steps[-1], 2.0**-24, "half a unit in the last place of float32", **above_line)
     below.set_ylim(1e-9, 1e-4)
     below.set_ylabel("relative difference", fontsize=9)
     below.set_xlabel("step", fontsize=9)
@@ -65,14 +59,7 @@ def finetune(train: Losses, val: Losses, reference: Losses, vocab: int, title: s
     name = f"the NumPy reference on a CPU, {len(reference)} steps"
     axes.plot(*zip(*reference, strict=True), "x", color=INK, ms=6, label=name)
     for step, loss in (val[0], val[-1]):
-        axes.annotate(
-            f"{loss:.2f}",
-            (step, loss),
-            (5, 5),
-            textcoords="offset points",
-            fontsize=8,
-            color=ORANGE,
-        )
+        axes.annotate(f"{loss:.2f}", (step, loss), (5, 5), fontsize=8, color=ORANGE, **OFFSET)
     chance = math.log(vocab)
     axes.axhline(chance, color=GREY, ls=":", lw=1.2, label=f"ln {vocab:,} = {chance:.2f}")
     _loss_axes(axes)
@@ -85,13 +72,8 @@ def validation(val: Losses, peer: tuple[str, float], title: str) -> Figure:
     axes.plot(*zip(*val, strict=True), "o-", color=BLUE, lw=1.4, ms=4, label="validation")
     step, loss = min(val, key=lambda pair: pair[1])
     axes.plot(step, loss, "o", color=ORANGE, ms=8)
-    axes.annotate(
-        f"{loss:.4f} at step {step:,}",
-        (step, loss),
-        (6, 14),
-        textcoords="offset points",
-        fontsize=9,
-    )
+    text = f"{loss:.4f} at step {step:,}"
+    axes.annotate(text, (step, loss), (6, 14), fontsize=9, **OFFSET)
     name, value = peer
     axes.axhline(value, color=GREY, ls=":", lw=1.2, label=f"{name}: {value}")
     _loss_axes(axes)

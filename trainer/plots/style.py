@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,20 +21,12 @@ BESIDE: Any = {  # a text to the right of a point; an SVG drops spaces before it
 
 
 def figure_of(
-    title: str,
-    height: float,
-    rows: int = 1,
-    columns: int = 1,
-    sharex: bool = False,
-    sharey: bool = False,
-    height_ratios: Sequence[float] | None = None,
+    title: str, height: float, rows: int = 1, columns: int = 1, **options: Any
 ) -> tuple[Figure, list[Any]]:
-    """A figure as wide as a notebook, and its panels row by row; no window opens."""
+    """A figure as wide as a notebook, and its panels row by row; no window opens. `options`: what
+    else `Figure.subplots` takes."""
     figure = Figure(figsize=(9.5, height), layout="constrained")
-    grid = figure.subplots(
-        rows, columns, sharex=sharex, sharey=sharey, squeeze=False, height_ratios=height_ratios
-    )
-    panels = list(grid.reshape(-1))
+    panels = list(figure.subplots(rows, columns, squeeze=False, **options).reshape(-1))
     for axes in panels:
         axes.spines[["top", "right"]].set_visible(False)
         axes.set_axisbelow(True)

@@ -156,7 +156,6 @@ class _Memory:
         self.runs: dict[Any, list[Run]] = {}  # what was bound to it, by part of the program
 
     def __getitem__(self, name: str) -> Tensor:
-        """A buffer as a tensor."""
         array = self.arrays[name]
         start = address(array) - self.bytes.data_ptr()
         flat = self.bytes[start : start + array.nbytes].view(TORCH[array.dtype])
@@ -235,12 +234,8 @@ class _Passes:
     def backward(
         self, kept: _Memory, valid: Tensor | None, dloss: Any, dlogits: Any
     ) -> Iterator[Tensor]:
-        """The gradients of all parameters."""
-        gradients, place, V = (
-            _Memory(self, "gradient"),
-            place_of(kept.bytes),
-            self.model.config.vocab,
-        )
+        gradients, place = _Memory(self, "gradient"), place_of(kept.bytes)
+        V = self.model.config.vocab
         if valid is None:
             kept["logits"][..., :V] = dlogits
             kept["logits"][..., V:] = 0

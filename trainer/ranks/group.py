@@ -44,7 +44,6 @@ class Group:
 
     @property
     def leads(self) -> bool:
-        """Whether this is rank 0."""
         return self.rank == 0
 
     def exchange(self, what: str, data: bytes = b"") -> list[bytes]:

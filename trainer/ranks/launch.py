@@ -120,7 +120,6 @@ Identity = tuple[int, int, int | None, str]  # rank, size, local rank, who says 
 
 
 def _by_flags(flags: Flags) -> Identity | None:
-    """llm.c's -pn and -pr."""
     if flags.processes is None and flags.process_rank is None:
         return None
     if flags.processes is None:

@@ -69,7 +69,6 @@ class Table:
     links: Mapping[int, Link]
 
     def name(self, rank: int) -> str:
-        """For messages."""
         member = self.members[rank]
         return f"rank {rank} of {len(self.members)} (process {member.process} on {member.host})"
 

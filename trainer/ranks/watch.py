@@ -24,7 +24,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from types import FrameType
 from typing import NamedTuple, NoReturn
 
 from ladder.core.common.errors import LadderError
@@ -104,12 +103,10 @@ class Watch:
         self._thread.start()
 
     def progress(self, part: str | None) -> None:
-        """The main thread has come to a part that is the same on all ranks; see `Progress`."""
         _, count, _ = self._part
         self._part = part, count + (part is not None), time.monotonic()
 
     def working(self, part: str) -> None:
-        """The main thread has come to a part of this rank alone."""
         _, count, _ = self._part
         self._part = part, count, time.monotonic()
 
@@ -125,7 +122,6 @@ class Watch:
             self._waits = False
 
     def leave(self) -> None:
-        """All ranks are done: say so, and close the connections."""
         self._leaving.set()
         self._send(LEFT)
         self._thread.join()
@@ -133,7 +129,6 @@ class Watch:
             link.close()
 
     def fail(self, message: str, status: int) -> None:
-        """Tell the others that this rank ends by an error, which this process shows."""
         if not self._leaving.is_set():
             self._leaving.set()
             self._send_failure(message, status)
@@ -172,8 +167,10 @@ class Watch:
 
     def _report(self) -> Progress:
         part, count, since = self._part
-        frame = sys._current_frames().get(self._main)
-        line = "" if frame is None else _line_of(frame)
+        line = ""
+        if (frame := sys._current_frames().get(self._main)) is not None:
+            code = frame.f_code
+            line = f"{code.co_name}, {Path(code.co_filename).name}:{frame.f_lineno}"
         return Progress(part, count, time.monotonic() - since, line, self._waits)
 
     def _listen(
@@ -241,8 +238,3 @@ class Watch:
             for link in self._links.values():
                 with suppress(OSError):
                     link.send_bytes(message)
-
-
-def _line_of(frame: FrameType) -> str:
-    """The function and the line that a thread is at."""
-    return f"{frame.f_code.co_name}, {Path(frame.f_code.co_filename).name}:{frame.f_lineno}"

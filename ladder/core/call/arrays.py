@@ -145,7 +145,6 @@ def device_name(gpu: int | None) -> str:
 
 @functools.cache
 def device_at(gpu: int | None) -> Any:
-    """That device."""
     return open_device(device_name(gpu))
 
 

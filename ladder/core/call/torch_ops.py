@@ -94,7 +94,6 @@ class _Functional:
         return getattr(torch.ops.ladder, named).default
 
     def real(self, tensors: Tensors) -> Any:
-        """The type of a call."""
         types = [torch.float32]
         for arg, t in zip(self.inputs, tensors, strict=True):
             if t is not None and arg.dtype == REAL:
@@ -109,7 +108,6 @@ class _Functional:
         return dims_of(self.op, shapes, dict(zip(self.free, free, strict=True)))
 
     def made(self, tensors: Tensors, free: Sequence[Any]) -> list[tuple[Any, Any]]:
-        """Shape and type of each output."""
         dims, real, rows = self.dims(tensors, free), NUMPY[self.real(tensors)], None
         for arg, t in zip(self.inputs, tensors, strict=True):
             if t is not None and (more := t.dim() - len(arg.shape.split())) > 0:

@@ -88,7 +88,7 @@ def seconds_of(program, raised):
 
 def test_ops_are_raised_one_by_one_the_slowest_first(gpu, tmp_path):
     result = climb.measure(config(rungs="best", fuse="all"), Display(Console(quiet=True), 0))
-    shape = registry.named_shape("d2", GPT2Tokenizer.vocab)
+    shape = registry.SIZES["d2"].config.with_vocab(GPT2Tokenizer.vocab)
     program = build(shape, 2, 5)
     raised, fused = [], []
     for stage in result["stages"]:
@@ -126,7 +126,7 @@ def test_the_profile_has_a_row_for_each_rung_of_an_op(gpu, monkeypatch):
     monkeypatch.setattr(rung_choice, "choose", choose_two)
     result, _ = profile.measure(config(rungs="best", fuse="none"))
     rows = {row["op"]: (row["rung"], row["calls"]) for row in result["ops"]}
-    program = build(registry.named_shape("d2", GPT2Tokenizer.vocab), 2, 5)
+    program = build(registry.SIZES["d2"].config.with_vocab(GPT2Tokenizer.vocab), 2, 5)
     calls = sum(call.op == "matmul.forward" for call in program.training_step)
     assert rows[projection] == ("2", 2)
     assert rows["matmul.forward"] == ("3", calls - 2)
@@ -157,7 +157,7 @@ def parser_with_defaults(*names):
 
 def test_the_profile_adds_up_and_is_drawn(gpu, tmp_path):
     result, _ = profile.measure(config(rungs="naive"))
-    program = build(registry.named_shape("d2", GPT2Tokenizer.vocab), 2, 5)
+    program = build(registry.SIZES["d2"].config.with_vocab(GPT2Tokenizer.vocab), 2, 5)
     calls = program.training_step
     assert result["step_ms"] == pytest.approx(1e3 * seconds_of(program, ()))
     assert result["ops_ms"] == pytest.approx(result["step_ms"])

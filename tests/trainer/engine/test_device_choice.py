@@ -10,7 +10,7 @@ from ladder.core.device.cpu import Cpu
 from trainer.engine import device_choice as choice
 from trainer.flags import DeviceChoice
 from trainer.model.program import build
-from trainer.model.registry import named_shape
+from trainer.model.registry import SIZES
 
 
 class Gpu(Cpu):
@@ -42,7 +42,7 @@ def with_gpu(monkeypatch):
 
 @pytest.mark.parametrize("name", ["gpt2", "char"])
 def test_a_t4_has_a_kernel_for_every_call_of_a_step_in_fp16(name):
-    program = build(named_shape(name, 50257), B=4, T=64)
+    program = build(SIZES[name].config.with_vocab(50257), B=4, T=64)
     for call in {(call.op, tuple(call.dims.items())): call for call in program.calls}.values():
         ladder = find(call.op)
         real = "float16" if "float16" in ladder.op.reals else "float32"  # the norm's gradients

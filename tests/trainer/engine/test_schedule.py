@@ -1,6 +1,7 @@
 """Learning rates as llm.c's schedulers.h gives them, and the detector of outliers."""
 
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -9,10 +10,14 @@ from trainer.engine.schedule import (
     SCHEDULES,
     WINDOW,
     OutlierDetector,
-    learning_rate,
+    rate_of,
 )
 
-RUN = {"lr": 2.0, "warmup": 10, "steps": 110, "final": 0.1}
+RUN = {"lr": 2.0, "warmup": 10, "steps": 110, "final_lr": 0.1}
+
+
+def learning_rate(name, step, **run):
+    return rate_of(SimpleNamespace(schedule=name, **run), step)
 
 
 @pytest.mark.parametrize("name", ["cosine", "linear", "wsd"])
@@ -46,7 +51,7 @@ def test_values_at_chosen_steps(name, step, expected):
 @pytest.mark.parametrize(("warmup", "steps"), [(0, 1), (5, 5), (9, 5), (0, 40)])
 def test_every_schedule_stays_between_0_and_the_full_rate(name, warmup, steps):
     rates = [
-        learning_rate(name, step, lr=1.0, warmup=warmup, steps=steps, final=0.0)
+        learning_rate(name, step, lr=1.0, warmup=warmup, steps=steps, final_lr=0.0)
         for step in range(steps + 1)
     ]
     assert all(0.0 <= rate <= 1.0 for rate in rates)

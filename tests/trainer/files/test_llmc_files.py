@@ -13,7 +13,7 @@ from ladder.core.common.errors import LadderError
 from tests.trainer.damage import damaged
 from tests.trainer.tiny import whole
 from trainer.data.tokenizers import ByteTokenizer, CharTokenizer
-from trainer.files.llmc_files import load_model, save_model, save_state, save_tokenizer
+from trainer.files.llmc_files import State, load_model, save_model, save_state, save_tokenizer
 from trainer.model.gpt2 import GPT2Config
 
 TINY = GPT2Config(context=3, vocab=5, padded_vocab=8, layers=2, heads=2, channels=4)
@@ -159,7 +159,8 @@ def test_a_state_is_llmcs_bytes(tmp_path):
     inputs = np.arange(B * T, dtype=np.int32).reshape(B, T) % V
     targets = (inputs + 1) % V
     logits = np.arange(B * T * Vp, dtype=np.float32).reshape(B * T, Vp)
-    save_state(tmp_path / "state.bin", TINY, inputs, targets, logits, 1.5, read)
+    gradients = {name: read(name) for name in TINY.parameters()}
+    save_state(tmp_path / "state.bin", TINY, State(inputs, targets, logits, 1.5, gradients))
     expected = header(20240327, 2, B, T)
     expected += struct.pack("<6i", 0, 1, 2, 3, 4, 0) + struct.pack("<6i", 1, 2, 3, 4, 0, 1)
     for row in range(B * T):

@@ -12,7 +12,7 @@ from trainer.model import registry
 
 
 def test_char_is_nanogpts_character_model():
-    shape = registry.named_shape("char", 65)
+    shape = registry.SIZES["char"].config.with_vocab(65)
     assert (shape.layers, shape.heads, shape.channels, shape.context) == (6, 6, 384, 256)
     assert (shape.dropout, shape.vocab, shape.padded_vocab) == (0.2, 65, 128)
     assert weights.tokenizer_of("char") == "chars"

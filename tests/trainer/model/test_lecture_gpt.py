@@ -32,14 +32,14 @@ def filled_engine(config, **options):
 
 
 def test_it_has_the_lectures_10_788_929_parameters():
-    config = registry.named_shape("char-lecture", 65)
+    config = registry.SIZES["char-lecture"].config.with_vocab(65)
     assert sum(math.prod(shape) for shape in config.unpadded_shapes().values()) == 10_788_929
     assert (config.dropout, config.attention_dropout, config.context) == (0.2, 0.2, 256)
     assert weights.tokenizer_of("char-lecture") == "chars"
 
 
 def test_matrices_start_alike_and_all_tensors_decay():
-    config = replace(registry.named_shape("char-lecture", 65), layers=1)
+    config = replace(registry.SIZES["char-lecture"].config.with_vocab(65), layers=1)
     for name, tensor in initial_parameters(config, 1):
         parameter = config.parameters()[name]
         assert parameter.decay, name
