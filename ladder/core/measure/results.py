@@ -91,19 +91,12 @@ def of_step(rungs: Mapping[str, Rung]) -> dict[str, dict[str, str]]:
     return {"rungs": {key: rung.id for key, rung in rungs.items()}, "code": code}
 
 
-def is_stale(step: Measurement) -> bool:
-    """Whether the code of a rung has changed since the measurement of a training step.
-
-    False where the file holds no code: PyTorch's steps, and ours from before it was stored.
-    """
-    return any(
-        _code_now(key, step["rungs"][key]) != code for key, code in step.get("code", {}).items()
-    )
-
-
 def since(step: Measurement) -> str:
-    """A remark on a stale training step, to follow its name; "" for the others."""
-    return " (kernels changed since)" if is_stale(step) else ""
+    """A remark on a training step that is stale, to follow its name: the code of one of its rungs
+    has changed. "" for the others, and for those of which the file holds no code."""
+    held = step.get("code", {}).items()
+    stale = any(_code_now(key, step["rungs"][key]) != code for key, code in held)
+    return " (kernels changed since)" if stale else ""
 
 
 def _code_now(key: str, id: str) -> str | None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from ladder.core.contract.dims import Dims
 from ladder.core.contract.ladder import Ladder
@@ -44,15 +44,13 @@ LOW = 0.5  # of the warps that an SM has room for
 OFTEN = 0.02  # of the instructions
 
 
-@dataclass(frozen=True)
-class Prediction:
+class Prediction(NamedTuple):
     metric: str
     value: float
     meaning: str
 
 
-@dataclass(frozen=True)
-class Advice:
+class Advice(NamedTuple):
     """A section of a report, and why to open it."""
 
     section: str

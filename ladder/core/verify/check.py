@@ -47,7 +47,7 @@ from ladder.core.contract.op import Op
 from ladder.core.contract.rung_file import Rung
 from ladder.core.emulator.kernel import LAUNCH_LIMIT
 from ladder.core.verify.cases import cases
-from ladder.core.verify.guards import WRITES, Buffer, guarded
+from ladder.core.verify.guards import WRITES, Guarded, GuardedRows, guarded
 from ladder.core.verify.inputs import NORMAL, Arrays, scalars, starts
 from ladder.core.verify.shapes import derive_shapes
 from ladder.core.verify.tolerance import INDENT, Expected
@@ -291,16 +291,7 @@ def check_case(
         return outcome("refused", next(filter(None, reasons)))
     worst = 0.0
     for values, expected in cases(op, dims, real, case, seed):
-        run = functools.partial(
-            _run,
-            op,
-            rung,
-            real=real,
-            dims=dims,
-            case=case,
-            values=values,
-            expected=expected,
-        )
+        run = functools.partial(_run, op, rung, real, dims, case, values, expected)
         for group in able:
             results = []
             for variant in group:
@@ -358,12 +349,12 @@ class Fault(Wrong):
 def _run(
     op: Op,
     rung: Rung,
-    device: Device,
     real: np.dtype,
     dims: Dims,
     case: str,
     values: Arrays,
     expected: Sequence[Expected],
+    device: Device,
 ) -> tuple[dict[str, np.ndarray], float]:
     """Run once on new buffers; the outputs, and the largest error as a fraction of the tolerance.
 
@@ -381,7 +372,7 @@ def _run(
         for arg in op.args
         if arg.role == "out" or arg.name in values
     }
-    scratch: list[Buffer] = []
+    scratch: list[Guarded | GuardedRows] = []
 
     def allocate(shape: tuple[int, ...], dtype: np.dtype) -> Any:
         scratch.append(guarded(device, f"scratch buffer {len(scratch) + 1}", shape, dtype))
