@@ -34,7 +34,8 @@ def likely_cause(
     unwritten = never_written(got) & wrong
     if unwritten.any():
         if unwritten.sum() == wrong.sum():
-            return f"no thread writes {_these(wrong)}: {_left_out(wrong)}"
+            which = "any element" if wrong.all() else "these elements"
+            return f"no thread writes {which}: {_left_out(wrong)}"
         return (
             f"{unwritten.sum()} of the {wrong.sum()} wrong elements were never written, or come "
             "from memory that was never written"
@@ -88,10 +89,6 @@ def _step(indices: np.ndarray) -> int | None:
 
 def _ordinal(n: int) -> str:
     return f"{n}{'th' if n // 10 % 10 == 1 else {1: 'st', 2: 'nd', 3: 'rd'}.get(n % 10, 'th')}"
-
-
-def _these(wrong: np.ndarray) -> str:
-    return "any element" if wrong.all() else "these elements"
 
 
 def _left_out(wrong: np.ndarray) -> str:

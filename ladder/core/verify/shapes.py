@@ -96,7 +96,8 @@ def derive_shapes(op: Op, rung: Rung, target: Target) -> list[Dims]:
         if sizes in shots or (seconds > MOST_SECONDS and dims not in own):
             continue
         if (plan := plan_of(dims)) is not None:
-            seconds += per_thread * _threads(plan)
+            threads = (math.prod((*one.grid, *one.block)) for one in plan.launches)
+            seconds += per_thread * sum(threads)
             free = plan if unlimited is plan_of else unlimited(dims) or plan
             shots[sizes] = _Shot(dims, plan, free, seconds)
     goals = {sizes: set(_goals(op, axes, shot)) for sizes, shot in shots.items()}
@@ -146,10 +147,6 @@ def _parts(plan: LaunchPlan) -> dict[Part, int]:
 
 def _blocks(parts: Mapping[Part, int]) -> int:
     return math.prod(size for (_, axis), size in parts.items() if axis >= 0)
-
-
-def _threads(plan: LaunchPlan) -> int:
-    return sum(math.prod((*launch.grid, *launch.block)) for launch in plan.launches)
 
 
 # ---- dimensions ----------------------------------------------------------------------------------

@@ -85,16 +85,12 @@ def test_the_ladder_is_listed_with_links_to_its_files(site):
 
 
 def test_a_header_a_diff_and_a_source_come_from_the_files(site):
-    text = write(
-        site,
-        "header layernorm.forward 3",
-        "diff layernorm.forward 2 3 context=0",
-        "source layernorm.forward 1",
-    )
+    text = write(site, "header layernorm.forward 3", "source layernorm.forward 1")
+    place = pages.Place(site / "doc" / "page.md", old="", draw=False)
+    changed = pages.diff(place, "layernorm.forward", "2", "3")
     rung = find("layernorm.forward").rung(3)
     assert "- **Change:** " + rung.header["change"][0][:30] in text
-    changed = text[text.index("```diff") : text.index("```cpp")]
-    assert "→ [3_" in text and "\n+" in changed and "// Before:" not in changed
+    assert "→ [3_" in changed and "\n+" in changed and "// Before:" not in changed
     assert find("layernorm.forward").rung(1).source in text
 
 
