@@ -64,11 +64,10 @@ def load(path: Path) -> dict[str, Any]:
     return content
 
 
-def record(device: Mapping[str, Any], measurement: Measurement, folder: Path | None = None) -> Path:
+def record(device: Mapping[str, Any], measurement: Measurement) -> Path:
     """Add a measurement to its device's file; it replaces an older one. Returns the file's path."""
-    folder = folder or FOLDER
-    path = folder / f"{slug(device['gpu'])}.json"
-    old = of(device, folder)["measurements"]
+    path = FOLDER / f"{slug(device['gpu'])}.json"
+    old = of(device)["measurements"]
     others = [other for other in old if _key(other) != _key(measurement)]
     content = {"device": dict(device), "measurements": sorted([*others, measurement], key=_key)}
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -77,10 +76,9 @@ def record(device: Mapping[str, Any], measurement: Measurement, folder: Path | N
     return path
 
 
-def of(device: Mapping[str, Any], folder: Path | None = None) -> dict[str, Any]:
+def of(device: Mapping[str, Any]) -> dict[str, Any]:
     """What is kept of a device, as in its file; without measurements if there is no file."""
-    name = f"{slug(device['gpu'])}.json"
-    path = folder / name if folder else kept(name)
+    path = kept(f"{slug(device['gpu'])}.json")
     return load(path) if path.exists() else {"device": dict(device), "measurements": []}
 
 

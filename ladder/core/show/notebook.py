@@ -280,15 +280,14 @@ def ring(op: str, kernel: int | str, dtype: str = "bfloat16", **dims: int) -> No
 
 
 def timeline(
-    op: str, kernel: int | str, dtype: str = "bfloat16", copy: float = 5, product: float = 2,
-    store: float = 1, until: float = 60, **dims: int,
-) -> None:  # fmt: skip
+    op: str, kernel: int | str, dtype: str = "bfloat16", until: float = 60, **dims: int
+) -> None:
     """A TMA pipeline over time, of a rung or of a kernel in a string; durations are assumed."""
     rung = rung_of(op, kernel)
     events = recording.record_kernel(op, rung, dtype, dims)
-    durations = Durations(copy, product, store)
     title = rung.name if rung.number else rung.idea
-    display(SVG(timeline_pictures.of_events(title, events, durations, until=until).svg()))
+    drawing = timeline_pictures.of_events(title, events, Durations(5, 2, 1), until=until)
+    display(SVG(drawing.svg()))
 
 
 def deliveries(op: str, kernels: Sequence[int | str], **dims: int) -> None:

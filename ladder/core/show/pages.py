@@ -8,7 +8,7 @@ Between two comments of a Markdown file stands what the first one asks for:
 
 `python -m ladder docs` writes it anew, and `docs --check` says where a page has drifted from the
 kernels and the results. What can be asked for, with `key=value` options where the default will not
-do (device=nvidia-h200 dtype=bfloat16 shape="N=65536 C=768"):
+do (dtype=bfloat16 shape="N=65536 C=768"):
 
     rungs OP        the ladder: number, idea, what a rung needs
     header OP N     what the header of a rung says: before, change, expectation, what is left;
@@ -232,7 +232,6 @@ def cards(place: Place) -> str:
 
 
 def header(place: Place, op: str, number: str, only: str = "") -> str:
-    """What a rung's header says to a reader."""
     rung = find(op).rung(number)
     lines = []
     because = ("before", "change", "rewrite", "expect")
@@ -256,7 +255,6 @@ def diff(place: Place, op: str, rung: str, other: str = "") -> str:
 
 
 def change(place: Place, op: str, rung: str, other: str = "") -> str:
-    """What changes in the code; the words of the headers are for `header` to show."""
     text = source_code.code_diff(find(op), *_pair(op, rung, other))
     return f"```diff\n{text.rstrip()}\n```"
 
@@ -284,7 +282,6 @@ def source(place: Place, op: str, number: str) -> str:
 
 
 def solution(place: Place, op: str, name: str) -> str:
-    """What the solution of an exercise changes, and a link to its file."""
     ladder = find(op)
     file = ROOT / "doc" / "solutions" / ladder.op.layer / op.split(".")[1] / f"{name}.cu"
     answer = find_rung(op, file)
@@ -295,7 +292,6 @@ def solution(place: Place, op: str, name: str) -> str:
 
 
 def passage(place: Place, *where: str, first: str, last: str = "") -> str:
-    """Some lines of a rung's file, or of a header that rungs include."""
     if len(where) not in (1, 2):
         raise ValueError("name an op and a rung, or a file in ladder/include")
     path = find(where[0]).rung(where[1]).file if len(where) == 2 else INCLUDE / where[0]
@@ -374,14 +370,12 @@ def _lanes(warp: str) -> str:
 def reuse(
     place: Place, op: str, *ids: str, dtype: str = "float32", shape: str = "", warp: str = "32"
 ) -> str:
-    """How many FLOPs each load serves, rung by rung."""
     kind, dims = "reuse" + _lanes(warp), source_code.parse_shape(find(op).op, shape)
     table = functools.partial(reuse_table, warp=64 if warp == "64" else 32)
     return _made(place, table, kind, op, ids, dtype, dims)
 
 
 def traffic(place: Place, op: str, *ids: str, dtype: str = "float32", shape: str = "") -> str:
-    """The sectors of each array, rung by rung."""
     dims = source_code.parse_shape(find(op).op, shape)
     return _made(place, traffic_table, "traffic", op, ids, dtype, dims)
 
@@ -395,7 +389,6 @@ def machine(
     opcodes: str = "",
     loop: str = "",
 ) -> str:
-    """What the machine code takes, kernel by kernel."""
     table = functools.partial(machine_table, opcodes=opcodes.split(), loop=bool(loop))
     dims, more = _measured_shape(op, shape), [opcodes, *([loop] if loop else [])]
     return _made(place, table, "machine", op, ids, dtype, dims, *more)
@@ -404,7 +397,6 @@ def machine(
 def resources(
     place: Place, op: str, *ids: str, on: str, dtype: str = "bfloat16", shape: str = ""
 ) -> str:
-    """What rungs take of a compute unit, architecture by architecture."""
     table = functools.partial(resources_table, architectures=on.split())
     dims = _measured_shape(op, shape)
     return _made(place, table, "resources", op, ids, dtype, dims, on)

@@ -205,7 +205,7 @@ def best_peer(measurement: results.Measurement, tf32: bool = False) -> Row | Non
 
 
 def find_measurement(
-    op: str, device: str = "", dtype: str = "", shape: str = ""
+    op: str, dtype: str = "", shape: str = ""
 ) -> tuple[Mapping[str, Any], results.Measurement]:
     """The measurement that was asked for; by default the op's first shape, in bfloat16.
 
@@ -217,9 +217,7 @@ def find_measurement(
     if dtype and dtype not in find(op).op.reals:
         raise LadderError(f"{op} is measured in {', '.join(find(op).op.reals)}, not in {dtype}")
     wanted_shape = shape or next(iter(shapes))
-    for slug, content in results.load_all().items():
-        if device and slug != device:
-            continue
+    for content in results.load_all().values():
         found = {
             m["dtype"]: m
             for m in content["measurements"]
@@ -228,7 +226,7 @@ def find_measurement(
         for name in (dtype,) if dtype else ("bfloat16", "float16", "float32"):
             if name in found:
                 return content["device"], found[name]
-    wanted = " ".join(filter(None, (wanted_shape, dtype, device)))
+    wanted = " ".join(filter(None, (wanted_shape, dtype)))
     raise NotMeasured(f"{op} has not been measured at {wanted}: python -m ladder bench {op}")
 
 

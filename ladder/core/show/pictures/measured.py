@@ -91,15 +91,15 @@ def _product(device: Mapping[str, Any], dtype: str) -> float | None:
     return next((rate for rate in rates if rate), None)
 
 
-def draw_ladder(op: str, *, dtype: str = "", shape: str = "", device: str = "") -> Drawing:
+def draw_ladder(op: str, *, dtype: str = "", shape: str = "") -> Drawing:
     """The times of an op's rungs that are kept."""
-    return ladder(found(op, dtype=dtype, shape=shape, device=device))
+    return ladder(found(op, dtype=dtype, shape=shape))
 
 
-def draw_roofline(op: str, *, dtype: str = "", shape: str = "", device: str = "") -> Drawing:
+def draw_roofline(op: str, *, dtype: str = "", shape: str = "") -> Drawing:
     """The rates of an op's rungs that are kept, under the roof. Raises LadderError if the op has
     no FLOPs."""
-    return roofline(found(op, dtype=dtype, shape=shape, device=device))
+    return roofline(found(op, dtype=dtype, shape=shape))
 
 
 # ---- times --------------------------------------------------------------------------------------
