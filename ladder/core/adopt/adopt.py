@@ -220,7 +220,7 @@ class _Adoption:
             self._mean(scope, one, given.get(one.name, ours.get(one.name)))
         extra = [name for name in given if name not in {one.name for one in entry.parameters}]
         for other in extra:
-            if other.isidentifier() and other not in self.file.names():
+            if other.isidentifier() and other not in names(self.file.root):
                 has = ", ".join(one.name for one in entry.parameters)
                 raise LadderError(
                     f"--arg {other}={given[other]}: {self.path} names no {other}; "
@@ -257,7 +257,7 @@ class _Adoption:
                 f"{self._ours()}"
             )
         if BLOCK_NAMES.fullmatch(name) and ours.isdecimal():
-            taken = self.file.names() | {*self.defines}
+            taken = names(self.file.root) | {*self.defines}
             free = ("BLOCK_SIZE", "BLOCK_THREADS", "THREADS_OF_BLOCK")
             constant = next(one for one in free if one not in taken)
             scope.code[name] = scope.header[constant] = constant

@@ -144,10 +144,6 @@ class SourceFile:
     headers: tuple[str, ...]
     missing: tuple[str, ...]
 
-    def names(self) -> set[str]:
-        """Every name that the file mentions."""
-        return names(self.root)
-
     def of(self, *kinds: str) -> dict[str, Declaration]:
         """The declarations of these kinds by name; of several, the last one."""
         return {one.name: one for one in self.declarations if one.kind in kinds and one.names}

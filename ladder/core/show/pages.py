@@ -238,7 +238,9 @@ def header(place: Place, op: str, number: str, only: str = "") -> str:
     remarks = ("deterministic", "accurate", "rounds", "tf32", "pays", "left")
     titles = {key.lower(): key for key in KEYS}
     for key in only.split() or because + remarks:
-        lines += [f"- **{titles[key]}:** {_prose(text)}" for text in rung.header.get(key, ())]
+        for text in rung.header.get(key, ()):
+            prose = re.sub(r"([*<>_|])", r"\\\1", text)  # which are not meant as markup
+            lines.append(f"- **{titles[key]}:** {prose}")
     return "\n".join(lines)
 
 
@@ -459,11 +461,6 @@ def log(place: Place, name: str, first: str = "", last: str = "") -> str:
 def link(place: Place, rung: Rung) -> str:
     """The rung's id as a link to its file; an id alone where there is no file."""
     return f"[{rung.id}]({place.link(rung.path)})" if rung.path else rung.id
-
-
-def _prose(text: str) -> str:
-    """Header text as Markdown: stars and angle brackets are not meant as markup."""
-    return re.sub(r"([*<>_|])", r"\\\1", text)
 
 
 BLOCKS: dict[str, Callable[..., str]] = {

@@ -150,7 +150,6 @@ def check(
     device: Device,
     dtypes: Sequence[str] | None = None,
     shapes: Sequence[Dims] | None = None,
-    seed: int = 0,
     brief: bool = False,
     few: bool = False,
     stop_at_failure: bool = False,
@@ -177,7 +176,7 @@ def check(
         for place, (dims, case) in enumerate(what_to_run(op, rung, device, dtype, shapes, few)):
             announce(Outcome(dict(dims), dtype, case, "passed").label)
             once = brief or (few and place >= FEW_ORDERS)
-            outcomes.append(check_case(op, rung, device, dtype, dims, case, seed, once))
+            outcomes.append(check_case(op, rung, device, dtype, dims, case, brief=once))
             status = outcomes[-1].status
             if status == "fault" or (stop_at_failure and status == "failed"):
                 # After an illegal access, a GPU runs nothing more for this process.
