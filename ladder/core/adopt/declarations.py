@@ -89,12 +89,10 @@ class Declaration:
 
     @property
     def body(self) -> Node | None:
-        """What a function does."""
         return part(self.inner, "body")
 
     @property
     def text(self) -> str:
-        """As it stands in the file."""
         return self.source[self.node.start_byte : self.node.end_byte].decode().rstrip()
 
     @property

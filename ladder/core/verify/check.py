@@ -205,9 +205,7 @@ def what_to_run(
         ]
     target = device.target(real)
     derived = derive_shapes(op, rung, target) or list(op.shapes)
-    if (
-        device.group_size > 1
-    ):  # it takes numbers of ranks that can be shared out; a library, one each
+    if device.group_size > 1:  # numbers of ranks that can be shared out; of a library, one each
         own = [dims for dims in op.shapes if rung.plan(dims, target).refusal is None]
         each = [d[op.ranks] / device.group_size for d in [*own, *derived]]
         derived = [
@@ -224,7 +222,6 @@ def what_to_run(
 
 
 def _names(rung: Rung, heuristic: str) -> bool:
-    """Whether the rung's header names a tile heuristic."""
     return rung.path is not None and heuristic in rung.lines.heuristics
 
 

@@ -67,7 +67,6 @@ def _rows_and_columns(wrong: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _span(hit: np.ndarray, what: str) -> str:
-    """The indices at which a row of flags is set."""
     size, indices = hit.size, np.flatnonzero(hit)
     first, last = int(indices[0]), int(indices[-1])
     if indices.size == size:

@@ -43,13 +43,8 @@ from ladder.core.contract.target import Target
 MOST_SIZE = 1 << 15  # where the search for the size of a tile ends
 MOST_COMBINATIONS = 600  # that are looked at; of more, so many are drawn
 LOOP_STEPS = range(16, 1025)  # a constant outside is not taken for the step of a loop
-NO_STEPS = (
-    "BLOCK",
-    "THREADS",
-    "WARPS",
-    "GROUP",
-    "GROUPS",
-)  # constants that count threads or blocks
+# Constants that count threads or blocks.
+NO_STEPS = ("BLOCK", "THREADS", "WARPS", "GROUP", "GROUPS")
 BLOCKS_PER_PROCESSOR = (1, 2, 4, 8)  # of kernels that limit their blocks
 DEFAULT_STAGES = 2  # of a ring whose header names no STAGES
 FEW = 3  # values of a constant that are tried one by one

@@ -185,7 +185,6 @@ class Expected:
         return INDENT.join(lines)
 
     def _derivation(self, stored: np.dtype) -> str:
-        """What the tolerance is made of."""
         digits = round(-math.log2(unit_roundoff(stored)))
         return (
             f"2^-{digits} |y| to store y in {stored.name}, and {LAMBDA} sqrt({self.terms}) 2^-24 "
