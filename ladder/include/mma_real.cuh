@@ -39,3 +39,13 @@ __device__ __forceinline__ float high_of(unsigned pair) {
     return __uint_as_float(pair & 0xffff0000);
 #endif
 }
+
+// The accumulators d (64, N) of one `wgmma`, rounded, are the factors a (64, N) of the next: the
+// layouts are the same. 16 columns in each a[i].
+template <int N>
+__device__ __forceinline__ void wgmma_factors(unsigned (&a)[N / 8][4], const float (&d)[N]) {
+#pragma unroll
+    for (int i = 0; i < N / 2; i++) {
+        a[i / 4][i % 4] = pack(d[2 * i], d[2 * i + 1]);
+    }
+}

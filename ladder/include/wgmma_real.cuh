@@ -2,7 +2,6 @@
 #pragma once
 
 #include "hopper.cuh"
-#include "mma_real.cuh"
 #include "portable.cuh"
 
 // d (64, N) += a @ b.T, 16 columns of each, from shared memory. By default both are K-major: a row
@@ -25,14 +24,4 @@ __device__ __forceinline__ void wgmma_m64k16(float (&d)[N / 2], const unsigned (
 #else
     wgmma_m64k16_bf16_registers<N, B_BLOCK>(d, a, b);
 #endif
-}
-
-// The accumulators d (64, N) of one product, rounded, are the factors a (64, N) of the next: the
-// layouts are the same. 16 columns in each a[i].
-template <int N>
-__device__ __forceinline__ void wgmma_factors(unsigned (&a)[N / 8][4], const float (&d)[N]) {
-#pragma unroll
-    for (int i = 0; i < N / 2; i++) {
-        a[i / 4][i % 4] = pack(d[2 * i], d[2 * i + 1]);
-    }
 }

@@ -57,8 +57,8 @@ class Options:
 
     arguments  {their name: ours, a number, nullptr, or an expression of ours}
     scratch    entries of a Scratch line
-    fills      "name = value": buffers that are set before the kernel
-    after      "name = value": buffers that are set after it
+    fill       "name = value": buffers that are set before the kernel
+    then       "name = value": buffers that are set after it
     needs      conditions for the Needs line
     grid, block, shared    of the launch, in the words of a header, where no host code has them
     template   the kernel's template arguments, where no host code has them
@@ -66,8 +66,8 @@ class Options:
 
     arguments: Mapping[str, str] = field(default_factory=dict)
     scratch: Sequence[str] = ()
-    fills: Sequence[str] = ()
-    after: Sequence[str] = ()
+    fill: Sequence[str] = ()
+    then: Sequence[str] = ()
     needs: Sequence[str] = ()
     grid: str = ""
     block: str = ""
@@ -148,9 +148,9 @@ class _Adoption:
         args = self._only_names(launches)
         named = self.op.kernel if args is None else launches[0].kernel
         wrappers = [
-            *self._fills(self.options.fills, "fill"),
+            *self._fills(self.options.fill, "fill"),
             *self._wrappers(steps, used, named),
-            *self._fills(self.options.after, "then"),
+            *self._fills(self.options.then, "then"),
         ]
         wanted = _words(wrapper.body for wrapper in wrappers)
         ours = {*self.buffers, *self.values, *self.scratch}
@@ -220,7 +220,7 @@ class _Adoption:
             self._mean(scope, one, given.get(one.name, ours.get(one.name)))
         extra = [name for name in given if name not in {one.name for one in entry.parameters}]
         for other in extra:
-            if other.isidentifier() and other not in self.file.names():
+            if other.isidentifier() and other not in names(self.file.root):
                 has = ", ".join(one.name for one in entry.parameters)
                 raise LadderError(
                     f"--arg {other}={given[other]}: {self.path} names no {other}; "
@@ -257,7 +257,7 @@ class _Adoption:
                 f"{self._ours()}"
             )
         if BLOCK_NAMES.fullmatch(name) and ours.isdecimal():
-            taken = self.file.names() | {*self.defines}
+            taken = names(self.file.root) | {*self.defines}
             free = ("BLOCK_SIZE", "BLOCK_THREADS", "THREADS_OF_BLOCK")
             constant = next(one for one in free if one not in taken)
             scope.code[name] = scope.header[constant] = constant
@@ -394,7 +394,7 @@ class _Adoption:
         )
 
     def _refuse_unwritten(self, used: set[str]) -> None:
-        texts = [*self.options.fills, *self.options.after]
+        texts = [*self.options.fill, *self.options.then]
         filled = {text.partition("=")[0].rstrip("+-* ").strip() for text in texts}
         left = [arg.name for arg in self.op.args if arg.role != "in" and not arg.optional
                 and arg.name not in used | filled]  # fmt: skip
@@ -407,7 +407,7 @@ class _Adoption:
 
     def _note_unused(self, launches: Sequence[Launched]) -> None:
         """Notes the op's buffers that no kernel takes, or that it takes and never mentions."""
-        mentioned = _words([*self.options.fills, *self.options.after])
+        mentioned = _words([*self.options.fill, *self.options.then])
         for step in launches:
             kernel = self.kernels[step.kernel]
             inside = names(kernel.body) if kernel.body else set()
@@ -486,7 +486,7 @@ class _Adoption:
         alone &= len(self.kernels) == 1 and kernel.inner is kernel.node  # no template
         alone &= "WARP_SIZE" not in file.of("macro")  # which the build defines, too
         as_it_is = not (
-            options.fills or options.after or options.template or self.defines or self.real.names
+            options.fill or options.then or options.template or self.defines or self.real.names
         )
         whole = {one.kind for one in kernel.parameters if not one.pointer} <= _WHOLE
         fits = len(given) == len({*given.values()} & {*self.buffers, *self.values, *self.scratch})

@@ -77,7 +77,6 @@ def walk(node: Node) -> Iterator[Node]:
 
 
 def find(node: Node, *kinds: str) -> Iterator[Node]:
-    """The nodes of these kinds."""
     return (found for found in walk(node) if found.type in kinds)
 
 

@@ -89,12 +89,10 @@ class Declaration:
 
     @property
     def body(self) -> Node | None:
-        """What a function does."""
         return part(self.inner, "body")
 
     @property
     def text(self) -> str:
-        """As it stands in the file."""
         return self.source[self.node.start_byte : self.node.end_byte].decode().rstrip()
 
     @property
@@ -143,10 +141,6 @@ class SourceFile:
     declarations: tuple[Declaration, ...]
     headers: tuple[str, ...]
     missing: tuple[str, ...]
-
-    def names(self) -> set[str]:
-        """Every name that the file mentions."""
-        return names(self.root)
 
     def of(self, *kinds: str) -> dict[str, Declaration]:
         """The declarations of these kinds by name; of several, the last one."""

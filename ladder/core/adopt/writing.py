@@ -73,7 +73,6 @@ def kind_of(dtype: str, real: RealNames) -> str:
 
 
 def rename(code: str, renamed: Mapping[str, str]) -> str:
-    """The code with other names."""
     for name, other in renamed.items():
         code = re.sub(rf"\b{name}\b", other, code)
     return code

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 from pathlib import Path
 
 from ladder.core.adopt.adopt import Options, adopt
@@ -46,6 +47,7 @@ def adopt_kernel(options: argparse.Namespace) -> int:
     """Make a rung of a kernel in somebody else's .cu file."""
     op = find(options.op).op
     arguments = dict(_pair(text) for text in options.arg)
+    names = [field.name for field in dataclasses.fields(Options) if field.name != "arguments"]
     output = Path(options.output or f"{options.kernel}.cu")
     if output.suffix != ".cu":
         raise LadderError(f"{output}: a rung's file ends in .cu")
@@ -55,17 +57,7 @@ def adopt_kernel(options: argparse.Namespace) -> int:
         Path(options.file),
         options.kernel,
         op,
-        Options(
-            arguments,
-            options.scratch,
-            options.fill,
-            options.then,
-            options.needs,
-            options.grid,
-            options.block,
-            options.shared,
-            options.template,
-        ),
+        Options(arguments, **{name: getattr(options, name) for name in names}),
     )
     with atomic_write(output) as file:
         file.write(adopted.text.encode())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
 
@@ -70,8 +70,9 @@ def add_to(commands: Commands) -> None:
 def check_rungs(options: argparse.Namespace) -> int:
     """Compare rungs with the float64 reference; without a rung, all of an op or layer."""
     if options.coverage:
-        return _show_coverage(options)
-    if options.warp == 64:
+        if options.device != Emulated.kind:
+            raise LadderError("--coverage counts on the emulator; add --device emulated")
+    elif options.warp == 64:
         if options.device != Emulated.kind:
             raise LadderError("--warp sets the emulator's width; add --device emulated")
         options.device = "emulated:64"
@@ -79,9 +80,11 @@ def check_rungs(options: argparse.Namespace) -> int:
     pool = ThreadPoolExecutor(os.cpu_count())
     try:
         for ladder in _ladders(options):
-            for report in _check_ladder(ladder, options, pool):
+            reports = _check_ladder(ladder, options, pool)
+            for report, spots in _covered(ladder, options) if options.coverage else reports:
                 failed |= not report.passed
                 _print_report(report, options.verbose)
+                _print_spots(spots)
     finally:
         pool.shutdown(cancel_futures=True)
     return int(failed)
@@ -110,21 +113,25 @@ def _why_not(ladder: Ladder, which: str) -> str:
     return ""
 
 
-def _check_ladder(
-    ladder: Ladder, options: argparse.Namespace, pool: Executor
-) -> Iterable[check.Report]:
+Checked = tuple[check.Report, Sequence[Spot]]  # the counts of branches and loops, if they count
+
+
+def _check_ladder(ladder: Ladder, options: argparse.Namespace, pool: Executor) -> Iterator[Checked]:
     """The reports, one after the other; the pool compiles what comes next in the meantime."""
     dtypes, name = options.dtype, ladder.op.name
     shapes = [shape_of(ladder, options)] if options.shape else None
     if options.rung is not None and options.rung.endswith(".cu"):
-        return [sandbox.check(name, options.rung, options.device, dtypes, shapes, options.seconds)]
+        given = name, options.rung, options.device, dtypes, shapes, options.seconds
+        yield sandbox.check(*given), ()
+        return
     device = open_device(options.device)
     if options.rung:
         rungs = [ladder.rung(options.rung)]
     else:
         rungs = [rung for rung in ladder.on(device) if _for_device(ladder, rung, device, dtypes)]
     compile_ahead(pool, check.runs(ladder, rungs, device, dtypes, shapes))
-    return (_check_rung(ladder, rung, device, dtypes, shapes) for rung in rungs)
+    for rung in rungs:
+        yield _check_rung(ladder, rung, device, dtypes, shapes), ()
 
 
 def _check_rung(
@@ -147,23 +154,8 @@ def _check_rung(
         return check.check(ladder, rung, device, dtypes, shapes, announce=announce)
 
 
-def _show_coverage(options: argparse.Namespace) -> int:
-    """Check rungs on an emulator that counts, and print the counts of each branch and loop."""
-    if options.device != Emulated.kind:
-        raise LadderError("--coverage counts on the emulator; add --device emulated")
-    failed = False
-    for ladder in _ladders(options):
-        for report, spots in _covered(ladder, options):
-            failed |= not report.passed
-            _print_report(report, options.verbose)
-            _print_spots(spots)
-    return int(failed)
-
-
-def _covered(
-    ladder: Ladder, options: argparse.Namespace
-) -> Iterator[tuple[check.Report, list[Spot]]]:
-    """The report of each rung, and the counts of its branches and loops."""
+def _covered(ladder: Ladder, options: argparse.Namespace) -> Iterator[Checked]:
+    """The same on an emulator that counts."""
     dtypes, name = options.dtype, ladder.op.name
     shapes = [shape_of(ladder, options)] if options.shape else None
     if options.rung is not None and options.rung.endswith(".cu"):

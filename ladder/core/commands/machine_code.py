@@ -8,6 +8,7 @@ import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
 
 import numpy as np
 
@@ -34,6 +35,8 @@ from ladder.core.contract.rung_file import Rung
 from ladder.core.contract.target import Target
 from ladder.core.device import architectures
 from ladder.core.device.cuda import compiler, occupancy, sass
+
+Takes = TypeVar("Takes")  # what a kernel takes of an SM, or of a compute unit
 
 
 def add_to(commands: Commands) -> None:
@@ -121,15 +124,7 @@ def show_sass(options: argparse.Namespace) -> int:
     rung, target, plan = _chosen(options, compiler.typical_target)
     cubin = compiler.compile_cubin(rung, plan.constants, target.real, target.arch)
     found = sass.instructions(cubin, rung.file)
-    takes = compiler.resources(cubin)
-    _print_code(
-        options,
-        rung,
-        plan,
-        found,
-        takes,
-        lambda launch: occupancy.occupancy(target.arch, takes[launch.kernel], launch),
-    )
+    _print_code(options, rung, plan, found, compiler.resources(cubin), occupancy.occupancy)
     for remark in compiler.remarks(cubin):
         print(f"  the compiler: {remark}")
     _print_summary(sass.summary(found))
@@ -141,15 +136,7 @@ def show_isa(options: argparse.Namespace) -> int:
     rung, target, plan = _chosen(options, hip.typical_target)
     module = hip.compile_code_object(rung, plan.constants, target.real, target.arch, target.warp)
     found = assembly.instructions(module, rung.file)
-    takes = hip.resources(module)
-    _print_code(
-        options,
-        rung,
-        plan,
-        found,
-        takes,
-        lambda launch: hip_occupancy.occupancy(target.arch, takes[launch.kernel], launch),
-    )
+    _print_code(options, rung, plan, found, hip.resources(module), hip_occupancy.occupancy)
     _print_summary(assembly.summary(found))
     return 0
 
@@ -175,8 +162,8 @@ def _print_code(
     rung: Rung,
     plan: LaunchPlan,
     found: Sequence[machine_code.Instruction],
-    takes: Mapping[str, object],
-    occupancy_of: Callable[[Launch], object],
+    takes: Mapping[str, Takes],
+    occupancy_of: Callable[[str, Takes, Launch], object],
 ) -> None:
     """The listing, and what each kernel takes and how many of it run at once."""
     if not options.summary:
@@ -186,7 +173,7 @@ def _print_code(
         print(f"{name}: {resources}")
         if (launch := launched.get(name)) is not None:
             threads = math.prod(launch.block)
-            print(f"  {threads} threads per block: {occupancy_of(launch)}")
+            print(f"  {threads} threads per block: {occupancy_of(options.arch, resources, launch)}")
 
 
 def _print_summary(groups: Mapping[str, Mapping[str, int]]) -> None:

@@ -65,15 +65,13 @@ def add_device_options(parser: Parser) -> None:
         help="cpu, emulated, cuda, cuda:1 or several (cuda:0,1), hip (AMD), or isa:gfx1100 (AMD's "
         "machine code on the CPU, slowly); default: the GPU, or emulated without one",
     )
-    _add_call_options(parser, "types of `real`; default: all that the op has")
+    add_call_options(parser, "types of `real`; default: all that the op has")
 
 
-def add_call_options(parser: Parser) -> None:
+def add_call_options(
+    parser: Parser, dtype: str = "type of `real`; default: the first that the rung takes"
+) -> None:
     """--dtype and --shape of a command that looks at one call of a rung."""
-    _add_call_options(parser, "type of `real`; default: the first that the rung takes")
-
-
-def _add_call_options(parser: Parser, dtype: str) -> None:
     parser.add_argument("--dtype", type=_dtypes, metavar="fp32,fp16,bf16", help=dtype)
     parser.add_argument("--shape", type=_shape, metavar="N=4,C=768", help="default: the op's own")
 

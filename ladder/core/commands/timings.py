@@ -176,7 +176,8 @@ def measure_latency(options: argparse.Namespace) -> int:
     bench.refuse_emulated(device, "doc/latency.md has the times of an H200")
     print(f"{device.name}: a thread loads addresses, each from where the one before points\n")
     print("array of      ns for a load")
-    for size, seconds in latency.by_size(device):
+    for size in latency.CHAINS:
+        seconds = latency.Chase(device, size).idle()
         text = f"{size >> 10:,} KiB" if size < 1 << 20 else f"{size >> 20:,} MiB"
         print(f"{text:>10} {1e9 * seconds:>14,.1f}")
     print("\nThe same in 512 MiB, while on every other SM some threads read another array,")

@@ -6,8 +6,7 @@ neither compiled nor measured here. Of GPUs without such results, nothing is ass
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from ladder.core.contract.device import Device
 from ladder.core.contract.identity import code_identity
@@ -27,7 +26,15 @@ def outclassed(ladder: Ladder, rungs: Sequence[Rung], device: Device, dtype: str
     by_id = {rung.id: rung for rung in rungs}
     near: set[str] = set()  # to the fastest, somewhere
     far: dict[str, str] = {}
-    for gpu, measurement in _measurements(ladder.op.name, dtype, device):
+    architecture = device.description().get("arch")
+    measured = [
+        (content["device"]["gpu"], measurement)
+        for content in results.load_all().values()
+        if architecture is not None and content["device"].get("arch") == architecture
+        for measurement in content["measurements"]
+        if measurement["op"] == ladder.op.name and measurement["dtype"] == dtype
+    ]
+    for gpu, measurement in measured:
         times = {
             row["rung"]: row["median_us"]
             for row in measurement["rows"]
@@ -42,15 +49,3 @@ def outclassed(ladder: Ladder, rungs: Sequence[Rung], device: Device, dtype: str
                 shape = measurement["shape"]
                 far[id] = f"{ratio:.1f} x the time of rung {fastest} on {gpu} ({shape})"
     return {id: why for id, why in far.items() if id not in near}
-
-
-def _measurements(op: str, dtype: str, device: Device) -> list[tuple[str, Mapping[str, Any]]]:
-    """What was measured of an op in a type on GPUs of the device's architecture; their names."""
-    architecture = device.description().get("arch")
-    return [
-        (content["device"]["gpu"], measurement)
-        for content in results.load_all().values()
-        if architecture is not None and content["device"].get("arch") == architecture
-        for measurement in content["measurements"]
-        if measurement["op"] == op and measurement["dtype"] == dtype
-    ]

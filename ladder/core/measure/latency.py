@@ -106,12 +106,6 @@ def chain(links: int) -> np.ndarray:
     return lines.reshape(-1)
 
 
-def by_size(device: Device) -> Iterator[tuple[int, float]]:
-    """The bytes of each chain, and the seconds of a load, where nothing else runs."""
-    for size in CHAINS:
-        yield size, Chase(device, size).idle()
-
-
 def by_load(device: Device) -> Iterator[Loaded]:
     """The seconds of a load from global memory while more and more threads read."""
     chase = Chase(device, CHAINS[-1])

@@ -29,7 +29,7 @@ from ladder.core.contract.ladder import Ladder
 from ladder.core.contract.op import Op
 from ladder.core.contract.rung_file import Rung
 from ladder.core.measure.bench import refuse_emulated
-from ladder.core.measure.compiling import compile_ahead
+from ladder.core.measure.compiling import Job, compile_ahead
 from ladder.core.measure.known import outclassed
 from ladder.core.measure.pick_cache import PickCache
 from ladder.core.measure.timing import BufferSets, compare
@@ -59,15 +59,6 @@ class Choice:
     kept: bool = False
 
 
-@dataclass(frozen=True)
-class _Allowed:
-    """Which rungs may be chosen: see `pick`."""
-
-    library: bool
-    deterministic: bool
-    tf32: bool
-
-
 def pick(
     ladder: Ladder,
     device: Device,
@@ -88,92 +79,16 @@ def pick(
     Raises LadderError where no rung can run at a shape, with the reason for each.
     """
     refuse_emulated(device)
-    picks = PickCache(device, ladder.op.name, dtype, fresh)
-    allowed = _Allowed(library, deterministic, tf32)
-    able = [_able(picks, ladder, device, dtype, dims, allowed, fresh) for dims in shapes]
+    picker = _Picker(ladder, device, dtype, library, deterministic, tf32, fresh)
+    able = [picker.able(dims) for dims in shapes]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        compile_ahead(
-            pool,
-            [
-                (device, rung, dtype, dims)
-                for dims, (rungs, _) in zip(shapes, able, strict=True)
-                for rung in rungs
-                if picks.get(rung, dims).rough is None
-            ],
-        )
+        each = zip(shapes, able, strict=True)
+        compile_ahead(pool, [job for dims, (rungs, _) in each for job in picker.new(rungs, dims)])
     choices, out, real = {}, dict[str, str](), DTYPES[dtype]
     for place in sorted(range(len(shapes)), key=lambda i: ladder.op.least_bytes(shapes[i], real)):
         rungs, reasons = able[place]
-        times = _Times(picks, ladder.op, device, real, shapes[place])
-        choices[place] = _fastest(times, ladder, dtype, rungs, {**out, **reasons}, out)
+        choices[place] = picker.fastest(shapes[place], rungs, {**out, **reasons}, out)
     return [choices[place] for place in range(len(shapes))]
-
-
-def _fastest(
-    times: _Times,
-    ladder: Ladder,
-    dtype: str,
-    able: Sequence[Rung],
-    reasons: dict[str, str],
-    out: dict[str, str],
-) -> Choice:
-    """The fastest at a shape of the rungs that can be chosen, but for those with a reason why not.
-
-    out  to be added to: by id, why a rung need not run at a larger shape
-    """
-    picks, dims = times.picks, times.dims
-    for rung in able:
-        if rung.id not in reasons and (failure := times.failure(rung)):
-            reasons[rung.id] = out[rung.id] = failure
-    winner = None
-    while winner is None:
-        left = [rung for rung in able if rung.id not in reasons]
-        if not left:
-            listed = "; ".join(f"rung {rung.id}: {reasons[rung.id]}" for rung in ladder.rungs)
-            raise LadderError(f"{ladder.op.name} has no rung that can run here: {listed}")
-        rough = {rung.id: times.rough(rung) for rung in left}
-        shortest = min(rough.values())
-        times.compare([rung for rung in left if rough[rung.id] <= HOPELESS * shortest])
-        fastest = min(left, key=times.best)
-        if wrong := _wrong(picks, ladder, fastest, times.device, dtype, dims):
-            reasons[fastest.id] = wrong
-        else:
-            winner = fastest
-    best = times.best(winner)
-    for rung in left:
-        taken = f"{times.best(rung) * 1e6:.1f} us"
-        slower = f"{taken}, {times.best(rung) / best:.2f} x the time of rung {winner.id}"
-        kept = " (doc/results/picks)" if picks.is_kept(rung, dims) else ""
-        reasons[rung.id] = (f"the fastest: {taken}" if rung is winner else slower) + kept
-        if rough[rung.id] > OUT * shortest:
-            ratio = rough[rung.id] / shortest
-            out[rung.id] = f"{ratio:.0f} x the time of the fastest at {format_dims(dims)}"
-    in_order = {rung.id: reasons[rung.id] for rung in ladder.rungs}
-    return Choice(ladder.op.name, winner.id, best, in_order, picks.is_kept(winner, dims))
-
-
-def _able(
-    picks: PickCache,
-    ladder: Ladder,
-    device: Device,
-    dtype: str,
-    dims: Dims,
-    allowed: _Allowed,
-    fresh: bool,
-) -> tuple[list[Rung], dict[str, str]]:
-    """The rungs that can be chosen, and by id why the others cannot."""
-    reasons, fit = {}, []
-    for rung in ladder.rungs:
-        why = _unfit(ladder, rung, device, dtype, dims, allowed)
-        if why is None:
-            fit.append(rung)
-        else:
-            reasons[rung.id] = why
-    far = {} if fresh else outclassed(ladder, fit, device, dtype)
-    for rung in fit:
-        if rung.id in far and picks.get(rung, dims).rough is None:
-            reasons[rung.id] = far[rung.id]
-    return [rung for rung in fit if rung.id not in reasons], reasons
 
 
 @contextlib.contextmanager
@@ -186,18 +101,15 @@ def compiling_ahead(
 ) -> Iterator[None]:
     """Compile in the background what `pick` will time and check for several ladders: one ladder has
     too few kernels to keep all cores at work."""
-    allowed = _Allowed(library, deterministic, tf32)
     timed, checked = [], []
     for ladder, dtype, shapes in questions:
-        picks = PickCache(device, ladder.op.name, dtype)
+        picker = _Picker(ladder, device, dtype, library, deterministic, tf32)
         for dims in shapes:
-            able, _ = _able(picks, ladder, device, dtype, dims, allowed, False)
-            for rung in able:
-                # Of a rung whose time is known, it is known as well whether it is right.
-                if picks.get(rung, dims).rough is None:
-                    timed.append((device, rung, dtype, dims))
-                    at = _checked(picks, ladder.op, rung, device, dtype, dims)
-                    checked += [(device, rung, dtype, small) for small in at]
+            # Of a rung whose time is known, it is known as well whether it is right.
+            new = picker.new(picker.able(dims)[0], dims)
+            timed += new
+            for _, rung, _, _ in new:
+                checked += [(device, rung, dtype, at) for at in picker.checked(rung, dims)]
     pool = ThreadPoolExecutor(os.cpu_count())
     try:
         compile_ahead(pool, [*timed, *checked])
@@ -206,56 +118,118 @@ def compiling_ahead(
         pool.shutdown(cancel_futures=True)
 
 
-def _unfit(
-    ladder: Ladder, rung: Rung, device: Device, dtype: str, dims: Dims, allowed: _Allowed
-) -> str | None:
-    """Why a rung cannot be chosen even if its result is right; None if it can."""
-    if rung not in ladder.on(device):
-        return f"not for {device.name}"
-    if rung.library and not allowed.library:
-        return "a library's, which was not asked for"
-    if rung.tf32 and not allowed.tf32:
-        return "it multiplies as TF32, which was not allowed"
-    if allowed.deterministic and not rung.deterministic:
-        return f"not deterministic: {rung.header['deterministic'][0]}"
-    why = rung.plan(dims, device.target(DTYPES[dtype])).refusal
-    return why and f"refused at {format_dims(dims)}: {why}"
+@dataclass
+class _Picker:
+    """Picks rungs of a ladder on a device, in one real type; the settings are those of `pick`."""
 
+    ladder: Ladder
+    device: Device
+    dtype: str
+    library: bool
+    deterministic: bool
+    tf32: bool
+    fresh: bool = False
 
-def _checked(
-    picks: PickCache, op: Op, rung: Rung, device: Device, dtype: str, dims: Dims
-) -> list[Dims]:
-    """The shapes at which a rung has to be checked: the run's if it is small, and the op's own."""
-    target = device.target(DTYPES[dtype])
-    small = [dims] if op.least_bytes(dims, DTYPES["float32"]) < 4 * SMALL else []
-    able = [own for own in op.shapes if rung.plan(own, target).refusal is None]
-    at = [*small, *able[-CHECKED_SHAPES:]] or [dims]
-    return [shape for shape in at if picks.get(rung, shape).wrong != ""]
+    def __post_init__(self) -> None:
+        self.picks = PickCache(self.device, self.ladder.op.name, self.dtype, self.fresh)
+        self.target = self.device.target(DTYPES[self.dtype])
 
+    def able(self, dims: Dims) -> tuple[list[Rung], dict[str, str]]:
+        """The rungs that can be chosen, and by id why the others cannot."""
+        whys = {rung.id: self.unfit(rung, dims) for rung in self.ladder.rungs}
+        reasons = {id: why for id, why in whys.items() if why is not None}
+        fit = [rung for rung in self.ladder.rungs if rung.id not in reasons]
+        far = {} if self.fresh else outclassed(self.ladder, fit, self.device, self.dtype)
+        for rung in fit:
+            if rung.id in far and self.picks.get(rung, dims).rough is None:
+                reasons[rung.id] = far[rung.id]
+        return [rung for rung in fit if rung.id not in reasons], reasons
 
-def _wrong(
-    picks: PickCache, ladder: Ladder, rung: Rung, device: Device, dtype: str, dims: Dims
-) -> str:
-    """How a rung is wrong; "" if it is right.
+    def unfit(self, rung: Rung, dims: Dims) -> str | None:
+        """Why a rung cannot be chosen even if its result is right; None if it can."""
+        if rung not in self.ladder.on(self.device):
+            return f"not for {self.device.name}"
+        if rung.library and not self.library:
+            return "a library's, which was not asked for"
+        if rung.tf32 and not self.tf32:
+            return "it multiplies as TF32, which was not allowed"
+        if self.deterministic and not rung.deterministic:
+            return f"not deterministic: {rung.header['deterministic'][0]}"
+        why = rung.plan(dims, self.target).refusal
+        return why and f"refused at {format_dims(dims)}: {why}"
 
-    An error is not cached: a missing compiler or a lack of memory may be gone next time, and after
-    an illegal access a GPU fails in every later call.
-    """
-    for at in _checked(picks, ladder.op, rung, device, dtype, dims):
-        wrong = picks.get(rung, at).wrong
-        if wrong is None:
-            try:
-                report = check(ladder, rung, device, [dtype], [at])
-            except LadderError as error:
-                return str(error)
-            wrong = ""
-            if not report.passed:  # the first line of what may be a page
-                wrong = f"wrong: {report.failures[0].detail.splitlines()[0]}"
-            if report.outcomes[-1].status != "fault":
-                picks.add(rung, at, wrong=wrong)
-        if wrong:
-            return wrong
-    return ""
+    def new(self, rungs: Iterable[Rung], dims: Dims) -> list[Job]:
+        """To be compiled: the rungs that have not been timed at this shape."""
+        new = [rung for rung in rungs if self.picks.get(rung, dims).rough is None]
+        return [(self.device, rung, self.dtype, dims) for rung in new]
+
+    def fastest(
+        self, dims: Dims, able: Sequence[Rung], reasons: dict[str, str], out: dict[str, str]
+    ) -> Choice:
+        """The fastest of the rungs that can be chosen, but for those with a reason why not.
+
+        out  to be added to: by id, why a rung need not run at a larger shape
+        """
+        picks, op = self.picks, self.ladder.op
+        times = _Times(picks, op, self.device, DTYPES[self.dtype], dims)
+        for rung in able:
+            if rung.id not in reasons and (failure := times.failure(rung)):
+                reasons[rung.id] = out[rung.id] = failure
+        winner = None
+        while winner is None:
+            left = [rung for rung in able if rung.id not in reasons]
+            if not left:
+                listed = "; ".join(f"rung {r.id}: {reasons[r.id]}" for r in self.ladder.rungs)
+                raise LadderError(f"{op.name} has no rung that can run here: {listed}")
+            rough = {rung.id: times.rough(rung) for rung in left}
+            shortest = min(rough.values())
+            times.compare([rung for rung in left if rough[rung.id] <= HOPELESS * shortest])
+            fastest = min(left, key=times.best)
+            if wrong := self.wrong(fastest, dims):
+                reasons[fastest.id] = wrong
+            else:
+                winner = fastest
+        best = times.best(winner)
+        for rung in left:
+            taken = f"{times.best(rung) * 1e6:.1f} us"
+            slower = f"{taken}, {times.best(rung) / best:.2f} x the time of rung {winner.id}"
+            kept = " (doc/results/picks)" if picks.is_kept(rung, dims) else ""
+            reasons[rung.id] = (f"the fastest: {taken}" if rung is winner else slower) + kept
+            if rough[rung.id] > OUT * shortest:
+                ratio = rough[rung.id] / shortest
+                out[rung.id] = f"{ratio:.0f} x the time of the fastest at {format_dims(dims)}"
+        in_order = {rung.id: reasons[rung.id] for rung in self.ladder.rungs}
+        return Choice(op.name, winner.id, best, in_order, picks.is_kept(winner, dims))
+
+    def checked(self, rung: Rung, dims: Dims) -> list[Dims]:
+        """Where a rung has to be checked: the run's shape if it is small, and the op's own."""
+        op = self.ladder.op
+        small = [dims] if op.least_bytes(dims, DTYPES["float32"]) < 4 * SMALL else []
+        able = [own for own in op.shapes if rung.plan(own, self.target).refusal is None]
+        at = [*small, *able[-CHECKED_SHAPES:]] or [dims]
+        return [shape for shape in at if self.picks.get(rung, shape).wrong != ""]
+
+    def wrong(self, rung: Rung, dims: Dims) -> str:
+        """How a rung is wrong; "" if it is right.
+
+        An error is not cached: a missing compiler or a lack of memory may be gone next time, and
+        after an illegal access a GPU fails in every later call.
+        """
+        for at in self.checked(rung, dims):
+            wrong = self.picks.get(rung, at).wrong
+            if wrong is None:
+                try:
+                    report = check(self.ladder, rung, self.device, [self.dtype], [at])
+                except LadderError as error:
+                    return str(error)
+                wrong = ""
+                if not report.passed:  # the first line of what may be a page
+                    wrong = f"wrong: {report.failures[0].detail.splitlines()[0]}"
+                if report.outcomes[-1].status != "fault":
+                    self.picks.add(rung, at, wrong=wrong)
+            if wrong:
+                return wrong
+        return ""
 
 
 @dataclass

@@ -72,16 +72,15 @@ class PickCache:
         self._kept = {} if fresh else _kept(description)
 
     def get(self, rung: Rung, dims: Dims) -> Entry:
-        name = self._name(rung)
-        found = self._at(dims).get(name, Entry())
-        return found.over(
-            self._kept.get(_question(self._op, self._dtype, dims), {}).get(name, Entry())
-        )
+        kept = self._kept.get(_question(self._op, self._dtype, dims), {})
+        return self._here(rung, dims).over(kept.get(self._name(rung), Entry()))
+
+    def _here(self, rung: Rung, dims: Dims) -> Entry:
+        return self._at(dims).get(self._name(rung), Entry())
 
     def is_kept(self, rung: Rung, dims: Dims) -> bool:
         """Whether the time of a rung was not measured here, but comes with the repository."""
-        here = self._at(dims).get(self._name(rung), Entry())
-        return here.rough is None and self.get(rung, dims).rough is not None
+        return self._here(rung, dims).rough is None and self.get(rung, dims).rough is not None
 
     def add(self, rung: Rung, dims: Dims, **found: Any) -> None:
         """Add results of a rung at a shape.
@@ -90,17 +89,12 @@ class PickCache:
         Raises LadderError where the cache directory cannot be written.
         """
         file, name = self._file(dims), self._name(rung)
-        entry = dataclasses.replace(self._at(dims).get(name, Entry()), **found)
+        entry = dataclasses.replace(self._here(rung, dims), **found)
         self._at(dims)[name] = entry
         entries = {**_read(file), name: entry}
-        question = {
-            "device": self._device,
-            "op": self._op,
-            "dtype": self._dtype,
-            "dims": dict(dims),
-        }
+        about = {"device": self._device, "op": self._op, "dtype": self._dtype, "dims": dict(dims)}
         content = {name: dataclasses.asdict(found) for name, found in entries.items()}
-        cache.store(FOLDER, file, json.dumps({"question": question, "rungs": content}, indent=1))
+        cache.store(FOLDER, file, json.dumps({"question": about, "rungs": content}, indent=1))
 
     def _at(self, dims: Dims) -> dict[str, Entry]:
         file = self._file(dims)
@@ -118,7 +112,7 @@ class PickCache:
         return self._names[rung.id]
 
 
-def keep(device: Device, folder: Path | None = None) -> Path:
+def keep(device: Device) -> Path:
     """Add what the cache holds of a device to its file in doc/results/picks; returns its path.
 
     What the file holds already stays, so that one run after the other can be kept. Only rungs of
@@ -127,9 +121,8 @@ def keep(device: Device, folder: Path | None = None) -> Path:
     """
     description = device.description()
     mine = [device.name, description]
-    path = (folder or results.FOLDER / "picks") / _file_name(description)
-    before = _load(path) if folder else _kept(description)
-    found = {question: dict(entries) for question, entries in before.items()}
+    path = results.FOLDER / FOLDER / _file_name(description)
+    found = {question: dict(entries) for question, entries in _kept(description).items()}
     picked = False
     for file in cache.names(FOLDER):
         content = _content(file)

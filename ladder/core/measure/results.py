@@ -64,11 +64,10 @@ def load(path: Path) -> dict[str, Any]:
     return content
 
 
-def record(device: Mapping[str, Any], measurement: Measurement, folder: Path | None = None) -> Path:
+def record(device: Mapping[str, Any], measurement: Measurement) -> Path:
     """Add a measurement to its device's file; it replaces an older one. Returns the file's path."""
-    folder = folder or FOLDER
-    path = folder / f"{slug(device['gpu'])}.json"
-    old = of(device, folder)["measurements"]
+    path = FOLDER / f"{slug(device['gpu'])}.json"
+    old = of(device)["measurements"]
     others = [other for other in old if _key(other) != _key(measurement)]
     content = {"device": dict(device), "measurements": sorted([*others, measurement], key=_key)}
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -77,10 +76,9 @@ def record(device: Mapping[str, Any], measurement: Measurement, folder: Path | N
     return path
 
 
-def of(device: Mapping[str, Any], folder: Path | None = None) -> dict[str, Any]:
+def of(device: Mapping[str, Any]) -> dict[str, Any]:
     """What is kept of a device, as in its file; without measurements if there is no file."""
-    name = f"{slug(device['gpu'])}.json"
-    path = folder / name if folder else kept(name)
+    path = kept(f"{slug(device['gpu'])}.json")
     return load(path) if path.exists() else {"device": dict(device), "measurements": []}
 
 
@@ -91,19 +89,12 @@ def of_step(rungs: Mapping[str, Rung]) -> dict[str, dict[str, str]]:
     return {"rungs": {key: rung.id for key, rung in rungs.items()}, "code": code}
 
 
-def is_stale(step: Measurement) -> bool:
-    """Whether the code of a rung has changed since the measurement of a training step.
-
-    False where the file holds no code: PyTorch's steps, and ours from before it was stored.
-    """
-    return any(
-        _code_now(key, step["rungs"][key]) != code for key, code in step.get("code", {}).items()
-    )
-
-
 def since(step: Measurement) -> str:
-    """A remark on a stale training step, to follow its name; "" for the others."""
-    return " (kernels changed since)" if is_stale(step) else ""
+    """A remark on a training step that is stale, to follow its name: the code of one of its rungs
+    has changed. "" for the others, and for those of which the file holds no code."""
+    held = step.get("code", {}).items()
+    stale = any(_code_now(key, step["rungs"][key]) != code for key, code in held)
+    return " (kernels changed since)" if stale else ""
 
 
 def _code_now(key: str, id: str) -> str | None:

@@ -78,16 +78,8 @@ def build_command(path: Path, target: Target) -> list[str]:
         raise LadderError(f"nvcc compiles CUDA C++ from files that end in .cu; rename {path}")
     number = target.arch.removeprefix("sm_")
     code = f"arch=compute_{number},code=sm_{number}"
-    return [
-        "nvcc",
-        "-O3",
-        "-std=c++17",
-        "-gencode",
-        code,
-        str(path),
-        "-o",
-        str(path.with_suffix("")),
-    ]
+    program = str(path.with_suffix(""))
+    return ["nvcc", "-O3", "-std=c++17", "-gencode", code, str(path), "-o", program]
 
 
 def export(ladder: Ladder, rung: Rung, dims: Dims, target: Target) -> str:

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
-from ladder.core.contract.dims import Dims
+from ladder.core.contract.dims import Dims, format_dims
 from ladder.core.contract.ladder import Ladder
 from ladder.core.contract.rung_file import Rung
 from ladder.core.emulator.emulated import Emulated
@@ -44,15 +44,13 @@ LOW = 0.5  # of the warps that an SM has room for
 OFTEN = 0.02  # of the instructions
 
 
-@dataclass(frozen=True)
-class Prediction:
+class Prediction(NamedTuple):
     metric: str
     value: float
     meaning: str
 
 
-@dataclass(frozen=True)
-class Advice:
+class Advice(NamedTuple):
     """A section of a report, and why to open it."""
 
     section: str
@@ -147,15 +145,17 @@ def count_command(
     op: str, which: str, dtype: str, dims: Dims, found: Sequence[Kernel], metrics: Sequence[str]
 ) -> str:
     """Prints these metrics, at a small shape."""
-    program = ["check", op, which, "--device", "cuda", "--dtype", dtype, "--shape", _shape(dims)]
+    shape = format_dims(dims).replace(" ", ",")
+    program = ["check", op, which, "--device", "cuda", "--dtype", dtype, "--shape", shape]
     # The checker runs a file that is no rung in a child process.
     return _command(found, ["--target-processes", "all", "--metrics", ",".join(metrics)], program)
 
 
 def report_command(op: str, which: str, dtype: str, dims: Dims, found: Sequence[Kernel]) -> str:
     """Writes all that Nsight Compute collects to a file, to open in its window."""
+    shape = format_dims(dims).replace(" ", ",")
     file = f"{op}-{which.removesuffix('.cu').replace('/', '-')}"
-    program = ["bench", op, "--rung", which, "--dtype", dtype, "--shape", _shape(dims)]
+    program = ["bench", op, "--rung", which, "--dtype", dtype, "--shape", shape]
     options = ["--target-processes", "application-only", "--set", "full", "--import-source", "yes"]
     return _command(found, [*options, "--force-overwrite", "--export", file], program)
 
@@ -165,7 +165,3 @@ def _command(found: Sequence[Kernel], options: Sequence[str], program: Sequence[
     which = names[0] if len(names) == 1 else f"regex:^({'|'.join(names)})$"
     chosen = ["--kernel-name", which, "--launch-count", str(len(found))]
     return shlex.join(["ncu", *chosen, *options, "python", "-m", "ladder", *program])
-
-
-def _shape(dims: Dims) -> str:
-    return ",".join(f"{name}={size}" for name, size in dims.items())

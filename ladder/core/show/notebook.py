@@ -144,7 +144,7 @@ def puzzle(op: str, kernel: str, at_most: Mapping[str, float] | None = None) -> 
     if not ran:  # it may crash, or never end
         return
     try:
-        rung, report, _ = _trace(op, kernel, keep=8, dims=dims)
+        rung, report, _ = _trace(op, kernel, **dims)
     except LadderError:  # a race, or an access outside of an array: the verdict has said so
         return
     if passed or "The result is right" in text:
@@ -238,7 +238,7 @@ def progress() -> None:
 
 def access(op: str, which: int | str, text: str = "", dtype: str = "float32", **dims: int) -> None:
     """Which lane touches which address, in the lines of a rung that contain `text`."""
-    rung, report, shape = _trace(op, which, dtype, dims=dims)
+    rung, report, shape = _trace(op, which, dtype, **dims)
     lines = [i for i, line in enumerate(rung.source.splitlines(), 1) if text in line]
     title = f"{op}, {rung.label}, {format_dims(shape)}, {dtype}"
     display(SVG(accesses.of_report(report, rung, title, lines).svg()))
@@ -260,7 +260,7 @@ def banks(
     **dims: int,
 ) -> None:  # fmt: skip
     """Which bank of shared memory serves which lane, in one request of the line with `text`."""
-    rung, report, _ = _trace(op, which, dtype, keep=request + 1, dims=dims)
+    rung, report, _ = _trace(op, which, dtype, request + 1, **dims)
     lines = rung.source.splitlines()
     seen = [
         access
@@ -280,27 +280,26 @@ def ring(op: str, kernel: int | str, dtype: str = "bfloat16", **dims: int) -> No
 
 
 def timeline(
-    op: str, kernel: int | str, dtype: str = "bfloat16", copy: float = 5, product: float = 2,
-    store: float = 1, until: float = 60, **dims: int,
-) -> None:  # fmt: skip
+    op: str, kernel: int | str, dtype: str = "bfloat16", until: float = 60, **dims: int
+) -> None:
     """A TMA pipeline over time, of a rung or of a kernel in a string; durations are assumed."""
     rung = rung_of(op, kernel)
     events = recording.record_kernel(op, rung, dtype, dims)
-    durations = Durations(copy, product, store)
     title = rung.name if rung.number else rung.idea
-    display(SVG(timeline_pictures.of_events(title, events, durations, until=until).svg()))
+    drawing = timeline_pictures.of_events(title, events, Durations(5, 2, 1), until=until)
+    display(SVG(drawing.svg()))
 
 
 def deliveries(op: str, kernels: Sequence[int | str], **dims: int) -> None:
     """What it takes to deliver the factors of the multiply-adds: loads, sectors, wavefronts."""
-    chosen, reports, (shape, *_) = zip(*(_trace(op, k, dims=dims) for k in kernels), strict=True)
+    chosen, reports, (shape, *_) = zip(*(_trace(op, k, **dims) for k in kernels), strict=True)
     title = f"{op}, {format_dims(shape)}, float32: counted by the emulator"
     draw(diagrams.deliveries(reports, chosen, find(op).op.flops(shape), title), title)
 
 
 def traffic(op: str, kernels: Sequence[int | str], **dims: int) -> None:
     """Which arrays the sectors belong to that each rung, or kernel in a string, moves."""
-    chosen, reports, (shape, *_) = zip(*(_trace(op, k, dims=dims) for k in kernels), strict=True)
+    chosen, reports, (shape, *_) = zip(*(_trace(op, k, **dims) for k in kernels), strict=True)
     title = f"{op}, {format_dims(shape)}, float32: sectors by array, counted by the emulator"
     draw(diagrams.traffic(reports, chosen, title), title)
 
@@ -317,22 +316,12 @@ def climb(op: str, kernels: Sequence[int | str] | None = None, dtype: str = "flo
     draw(diagrams.climb(reports, chosen, least, title), title)
 
 
+@functools.lru_cache(maxsize=64)  # what a cell shows once more is not counted again
 def _trace(
-    op: str,
-    kernel: int | str,
-    dtype: str = "float32",
-    keep: int = 8,
-    dims: Dims | None = None,
+    op: str, kernel: int | str, dtype: str = "float32", keep: int = 8, **dims: int
 ) -> tuple[Rung, Report, Dims]:
     """A rung, its memory accesses, and the shape that it ran at."""
-    return _traced(op, str(kernel), dtype, keep, tuple((dims or {}).items()))
-
-
-@functools.lru_cache(maxsize=64)  # what a cell shows once more is not counted again
-def _traced(
-    op: str, kernel: str, dtype: str, keep: int, dims: tuple[tuple[str, int], ...]
-) -> tuple[Rung, Report, Dims]:
-    rung, shape = rung_of(op, kernel), dict(dims) or source_code.small_shape(find(op).op)
+    rung, shape = rung_of(op, kernel), dims or source_code.small_shape(find(op).op)
     return rung, tracer.trace(find(op), rung, dtype, shape, keep=keep), shape
 
 

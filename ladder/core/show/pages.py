@@ -8,14 +8,13 @@ Between two comments of a Markdown file stands what the first one asks for:
 
 `python -m ladder docs` writes it anew, and `docs --check` says where a page has drifted from the
 kernels and the results. What can be asked for, with `key=value` options where the default will not
-do (device=nvidia-h200 dtype=bfloat16 shape="N=65536 C=768"):
+do (dtype=bfloat16 shape="N=65536 C=768"):
 
     rungs OP        the ladder: number, idea, what a rung needs
     header OP N     what the header of a rung says: before, change, expectation, what is left;
                     only="change expect" shows these
-    change OP N M   what changes in the code from rung N to M, without the words of the headers;
-                    context=1 line around it. N alone means: from the rung that N grew from
-    diff OP N M     the same, with links to both files; context=2
+    change OP N M   what changes in the code from rung N to M, without the words of the headers.
+                    N alone means: from the rung that N grew from
     source OP N     the whole file
     solution OP X   what the solution X of an exercise, doc/solutions/<layer>/<direction>/X.cu,
                     changes in the rung that its line `After` names
@@ -233,32 +232,32 @@ def cards(place: Place) -> str:
 
 
 def header(place: Place, op: str, number: str, only: str = "") -> str:
-    """What a rung's header says to a reader."""
     rung = find(op).rung(number)
     lines = []
     because = ("before", "change", "rewrite", "expect")
     remarks = ("deterministic", "accurate", "rounds", "tf32", "pays", "left")
     titles = {key.lower(): key for key in KEYS}
     for key in only.split() or because + remarks:
-        lines += [f"- **{titles[key]}:** {_prose(text)}" for text in rung.header.get(key, ())]
+        for text in rung.header.get(key, ()):
+            prose = re.sub(r"([*<>_|])", r"\\\1", text)  # which are not meant as markup
+            lines.append(f"- **{titles[key]}:** {prose}")
     return "\n".join(lines)
 
 
-def diff(place: Place, op: str, rung: str, other: str = "", context: str = "2") -> str:
-    """What changes in the code, below links to both files: their headers say why."""
+def diff(place: Place, op: str, rung: str, other: str = "") -> str:
+    """What `change` shows and a line more around it, below links to both files."""
     before, after = _pair(op, rung, other)
     names = source_code.file_names(before, after)
     files = " → ".join(
         f"[{name}]({place.link(rung.path)})" if rung.path else name
         for name, rung in zip(names, (before, after), strict=True)
     )
-    text = source_code.code_diff(find(op), before, after, int(context))
+    text = source_code.code_diff(find(op), before, after, context=2)
     return f"{files}\n\n```diff\n{text.rstrip()}\n```"
 
 
-def change(place: Place, op: str, rung: str, other: str = "", context: str = "1") -> str:
-    """What changes in the code; the words of the headers are for `header` to show."""
-    text = source_code.code_diff(find(op), *_pair(op, rung, other), int(context))
+def change(place: Place, op: str, rung: str, other: str = "") -> str:
+    text = source_code.code_diff(find(op), *_pair(op, rung, other))
     return f"```diff\n{text.rstrip()}\n```"
 
 
@@ -285,7 +284,6 @@ def source(place: Place, op: str, number: str) -> str:
 
 
 def solution(place: Place, op: str, name: str) -> str:
-    """What the solution of an exercise changes, and a link to its file."""
     ladder = find(op)
     file = ROOT / "doc" / "solutions" / ladder.op.layer / op.split(".")[1] / f"{name}.cu"
     answer = find_rung(op, file)
@@ -296,7 +294,6 @@ def solution(place: Place, op: str, name: str) -> str:
 
 
 def passage(place: Place, *where: str, first: str, last: str = "") -> str:
-    """Some lines of a rung's file, or of a header that rungs include."""
     if len(where) not in (1, 2):
         raise ValueError("name an op and a rung, or a file in ladder/include")
     path = find(where[0]).rung(where[1]).file if len(where) == 2 else INCLUDE / where[0]
@@ -319,21 +316,18 @@ def _lines(name: str, text: str, first: str, last: str) -> str:
 
 
 def _made(
-    place: Place,
-    rows: Callable[[], str],
-    kind: str,
-    op: str,
-    rungs: Sequence[Rung],
-    dtype: str,
-    dims: Dims,
-    *more: str,
-) -> str:
-    """What `rows` makes, and a comment that changes with the code of any of the rungs, or with the
-    run. Nothing is run where the block was made from the same."""
+    place: Place, table: Callable[..., str], kind: str, op: str, ids: Sequence[str], dtype: str,
+    dims: Dims, *more: str,
+) -> str:  # fmt: skip
+    """A table of some rungs of an op, and a comment that changes with the code of any of them, or
+    with the run. Nothing is run where the block was made from the same."""
+    rungs = [find(op).rung(id) for id in ids]
     code = (code_identity(rung) for rung in rungs)
     digest = cache.digest(kind, op, *code, dtype, format_dims(dims), *more)[:12]
     made = f"<!-- made from {digest} -->"
-    return place.old if made in place.old else f"{rows()}\n{made}"
+    if made in place.old:
+        return place.old
+    return f"{table(find(op), rungs, dtype, dims)}\n{made}"
 
 
 def counts(
@@ -349,8 +343,8 @@ def counts(
     rung, dims = find(op).rung(number), source_code.parse_shape(find(op).op, shape)
     wanted, lanes = source_code.lines_with(rung, lines), _lanes(warp)
 
-    def rows() -> str:
-        report = trace.trace(find(op), rung, dtype, dims, 64 if lanes else 32)
+    def rows(ladder: Ladder, rungs: Sequence[Rung], dtype: str, dims: Dims) -> str:
+        report = trace.trace(ladder, rung, dtype, dims, 64 if lanes else 32)
         lines = ["| source | access | requests | takes | ideal |", "|---|---|--:|--:|--:|"]
         for count in trace.own_lines(report, rung):
             if count.line not in wanted:
@@ -365,7 +359,7 @@ def counts(
         of = f"{format_dims(dims)}, {dtype}{lanes}"
         return "\n".join([*lines, "", f"{of}; per request of a warp, counted by the emulator."])
 
-    return _made(place, rows, "counts" + lanes, op, [rung], dtype, dims, *wanted.values())
+    return _made(place, rows, "counts" + lanes, op, [number], dtype, dims, *wanted.values())
 
 
 def _lanes(warp: str) -> str:
@@ -375,30 +369,17 @@ def _lanes(warp: str) -> str:
     return "" if warp == "32" else ", warps of 64"
 
 
-def _of_rungs(
-    place: Place, table: Callable[..., str], kind: str, op: str, ids: Sequence[str], dtype: str,
-    dims: Dims, *more: str,
-) -> str:  # fmt: skip
-    """A table of several rungs of an op."""
-    rungs = [find(op).rung(id) for id in ids]
-    return _made(
-        place, lambda: table(find(op), rungs, dtype, dims), kind, op, rungs, dtype, dims, *more
-    )
-
-
 def reuse(
     place: Place, op: str, *ids: str, dtype: str = "float32", shape: str = "", warp: str = "32"
 ) -> str:
-    """How many FLOPs each load serves, rung by rung."""
     kind, dims = "reuse" + _lanes(warp), source_code.parse_shape(find(op).op, shape)
     table = functools.partial(reuse_table, warp=64 if warp == "64" else 32)
-    return _of_rungs(place, table, kind, op, ids, dtype, dims)
+    return _made(place, table, kind, op, ids, dtype, dims)
 
 
 def traffic(place: Place, op: str, *ids: str, dtype: str = "float32", shape: str = "") -> str:
-    """The sectors of each array, rung by rung."""
     dims = source_code.parse_shape(find(op).op, shape)
-    return _of_rungs(place, traffic_table, "traffic", op, ids, dtype, dims)
+    return _made(place, traffic_table, "traffic", op, ids, dtype, dims)
 
 
 def machine(
@@ -410,27 +391,23 @@ def machine(
     opcodes: str = "",
     loop: str = "",
 ) -> str:
-    """What the machine code takes, kernel by kernel."""
     table = functools.partial(machine_table, opcodes=opcodes.split(), loop=bool(loop))
     dims, more = _measured_shape(op, shape), [opcodes, *([loop] if loop else [])]
-    return _of_rungs(place, table, "machine", op, ids, dtype, dims, *more)
+    return _made(place, table, "machine", op, ids, dtype, dims, *more)
 
 
 def resources(
     place: Place, op: str, *ids: str, on: str, dtype: str = "bfloat16", shape: str = ""
 ) -> str:
-    """What rungs take of a compute unit, architecture by architecture."""
     table = functools.partial(resources_table, architectures=on.split())
     dims = _measured_shape(op, shape)
-    return _of_rungs(place, table, "resources", op, ids, dtype, dims, on)
+    return _made(place, table, "resources", op, ids, dtype, dims, on)
 
 
 def _measured_shape(op: str, shape: str = "") -> Dims:
     """The shape that is named, or the first that the op is measured at."""
-    contract = find(op).op
-    return (
-        source_code.parse_shape(contract, shape) if shape else next(iter(contract.bench.values()))
-    )
+    known = find(op).op
+    return source_code.parse_shape(known, shape) if shape else next(iter(known.bench.values()))
 
 
 def picture(place: Place, kind: str, *args: str, **options: str) -> str:
@@ -464,24 +441,16 @@ def table(place: Place, op: str, **which: str) -> str:
         return f"_Not measured yet{wanted}: `python -m ladder bench {op} --save`, on a GPU._"
 
 
-def gain(place: Place, op: str, rung: str, other: str = "", device: str = "") -> str:
+def gain(place: Place, op: str, rung: str, other: str = "") -> str:
     before, after = _pair(op, rung, other, Ladder.predecessor)
     try:
-        return tables.gain(op, before, after, device)
+        return tables.gain(op, before, after)
     except tables.NotMeasured as error:
         return f"_Not measured yet: {error}_"
 
 
-def overview(place: Place, **which: str) -> str:
-    return tables.overview(lambda rung: link(place, rung), **which)
-
-
-def step_times(place: Place, device: str) -> str:
-    return training_tables.step_times(device)
-
-
-def step_summary(place: Place, device: str, dtype: str) -> str:
-    return training_tables.step_summary(device, dtype)
+def overview(place: Place) -> str:
+    return tables.overview(lambda rung: link(place, rung))
 
 
 def log(place: Place, name: str, first: str = "", last: str = "") -> str:
@@ -494,16 +463,12 @@ def link(place: Place, rung: Rung) -> str:
     return f"[{rung.id}]({place.link(rung.path)})" if rung.path else rung.id
 
 
-def _prose(text: str) -> str:
-    """Header text as Markdown: stars and angle brackets are not meant as markup."""
-    return re.sub(r"([*<>_|])", r"\\\1", text)
-
-
 BLOCKS: dict[str, Callable[..., str]] = {
     block.__name__.replace("_", "-"): block
     for block in (
-        rungs, header, diff, change, source, solution, passage, counts,
-        reuse, traffic, machine, resources, picture, table, gain, overview, step_times,
-        step_summary, log, cards, tally,
+        rungs, header, change, source, solution, passage, counts,
+        reuse, traffic, machine, resources, picture, table, gain, overview, log, cards, tally,
     )
 }  # fmt: skip
+BLOCKS["step-times"] = lambda place, device: training_tables.step_times(device)
+BLOCKS["step-summary"] = lambda place, *which: training_tables.step_summary(*which)

@@ -96,11 +96,9 @@ def table(op: str, link: Link, **which: str) -> str:
     return "\n".join([*lines, "", caption(device, measurement)])
 
 
-def gain(op: str, before: Rung, after: Rung, device: str = "") -> str:
-    """Two rungs at every shape and type at which both were measured, on one device."""
-    for slug, content in results.load_all().items():
-        if device and slug != device:
-            continue
+def gain(op: str, before: Rung, after: Rung) -> str:
+    """Two rungs at every shape and type at which both were measured, on the first such device."""
+    for content in results.load_all().values():
         lines = []
         for measurement in content["measurements"]:
             if measurement["op"] != op:
@@ -123,7 +121,7 @@ def gain(op: str, before: Rung, after: Rung, device: str = "") -> str:
     raise NotMeasured(f"{before.name} and {after.name}: python -m ladder bench {op}")
 
 
-def overview(link: Link, device: str = "", dtype: str = "") -> str:
+def overview(link: Link) -> str:
     """The best rung of every op that was measured, one line each, at the op's first shape."""
     lines = [
         "| op | shape | best rung | µs | % of roof | % of PyTorch or library |",
@@ -132,10 +130,11 @@ def overview(link: Link, device: str = "", dtype: str = "") -> str:
     captions = set()
     for op in ladders():
         try:
-            found, measurement = find_measurement(op, device, dtype)
+            found, measurement = find_measurement(op)
         except NotMeasured:
             continue
-        best = best_kernel(measured_rows(measurement))
+        exact = [row for row in measured_rows(measurement) if row.kernel and not row.tf32]
+        best = min(exact, key=lambda row: row.us, default=None)
         if best is None or best.rung is None:
             continue
         peer = best_peer(measurement)
@@ -197,26 +196,16 @@ def measured_rows(
     return sorted(rows, key=lambda row: (row.rung is None, row.library))
 
 
-def best_kernel(rows: Sequence[Row]) -> Row | None:
-    """The fastest kernel of ours that keeps the type's digits."""
-    return min(
-        (row for row in rows if row.kernel and not row.tf32), key=lambda row: row.us, default=None
-    )
-
-
 def best_peer(measurement: results.Measurement, tf32: bool = False) -> Row | None:
     """The fastest library rung if there is one, else the fastest peer; `tf32`: of TF32."""
     rows = [row for row in measured_rows(measurement) if row.tf32 == tf32]
     library = [row for row in rows if row.library]
-    return min(
-        library or [row for row in rows if row.rung is None],
-        key=lambda row: row.us,
-        default=None,
-    )
+    peers = library or [row for row in rows if row.rung is None]
+    return min(peers, key=lambda row: row.us, default=None)
 
 
 def find_measurement(
-    op: str, device: str = "", dtype: str = "", shape: str = ""
+    op: str, dtype: str = "", shape: str = ""
 ) -> tuple[Mapping[str, Any], results.Measurement]:
     """The measurement that was asked for; by default the op's first shape, in bfloat16.
 
@@ -228,9 +217,7 @@ def find_measurement(
     if dtype and dtype not in find(op).op.reals:
         raise LadderError(f"{op} is measured in {', '.join(find(op).op.reals)}, not in {dtype}")
     wanted_shape = shape or next(iter(shapes))
-    for slug, content in results.load_all().items():
-        if device and slug != device:
-            continue
+    for content in results.load_all().values():
         found = {
             m["dtype"]: m
             for m in content["measurements"]
@@ -239,7 +226,7 @@ def find_measurement(
         for name in (dtype,) if dtype else ("bfloat16", "float16", "float32"):
             if name in found:
                 return content["device"], found[name]
-    wanted = " ".join(filter(None, (wanted_shape, dtype, device)))
+    wanted = " ".join(filter(None, (wanted_shape, dtype)))
     raise NotMeasured(f"{op} has not been measured at {wanted}: python -m ladder bench {op}")
 
 

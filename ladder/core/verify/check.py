@@ -47,7 +47,7 @@ from ladder.core.contract.op import Op
 from ladder.core.contract.rung_file import Rung
 from ladder.core.emulator.kernel import LAUNCH_LIMIT
 from ladder.core.verify.cases import cases
-from ladder.core.verify.guards import WRITES, Buffer, guarded
+from ladder.core.verify.guards import WRITES, Guarded, GuardedRows, guarded
 from ladder.core.verify.inputs import NORMAL, Arrays, scalars, starts
 from ladder.core.verify.shapes import derive_shapes
 from ladder.core.verify.tolerance import INDENT, Expected
@@ -150,7 +150,6 @@ def check(
     device: Device,
     dtypes: Sequence[str] | None = None,
     shapes: Sequence[Dims] | None = None,
-    seed: int = 0,
     brief: bool = False,
     few: bool = False,
     stop_at_failure: bool = False,
@@ -177,7 +176,7 @@ def check(
         for place, (dims, case) in enumerate(what_to_run(op, rung, device, dtype, shapes, few)):
             announce(Outcome(dict(dims), dtype, case, "passed").label)
             once = brief or (few and place >= FEW_ORDERS)
-            outcomes.append(check_case(op, rung, device, dtype, dims, case, seed, once))
+            outcomes.append(check_case(op, rung, device, dtype, dims, case, brief=once))
             status = outcomes[-1].status
             if status == "fault" or (stop_at_failure and status == "failed"):
                 # After an illegal access, a GPU runs nothing more for this process.
@@ -206,9 +205,7 @@ def what_to_run(
         ]
     target = device.target(real)
     derived = derive_shapes(op, rung, target) or list(op.shapes)
-    if (
-        device.group_size > 1
-    ):  # it takes numbers of ranks that can be shared out; a library, one each
+    if device.group_size > 1:  # numbers of ranks that can be shared out; of a library, one each
         own = [dims for dims in op.shapes if rung.plan(dims, target).refusal is None]
         each = [d[op.ranks] / device.group_size for d in [*own, *derived]]
         derived = [
@@ -225,7 +222,6 @@ def what_to_run(
 
 
 def _names(rung: Rung, heuristic: str) -> bool:
-    """Whether the rung's header names a tile heuristic."""
     return rung.path is not None and heuristic in rung.lines.heuristics
 
 
@@ -291,16 +287,7 @@ def check_case(
         return outcome("refused", next(filter(None, reasons)))
     worst = 0.0
     for values, expected in cases(op, dims, real, case, seed):
-        run = functools.partial(
-            _run,
-            op,
-            rung,
-            real=real,
-            dims=dims,
-            case=case,
-            values=values,
-            expected=expected,
-        )
+        run = functools.partial(_run, op, rung, real, dims, case, values, expected)
         for group in able:
             results = []
             for variant in group:
@@ -358,12 +345,12 @@ class Fault(Wrong):
 def _run(
     op: Op,
     rung: Rung,
-    device: Device,
     real: np.dtype,
     dims: Dims,
     case: str,
     values: Arrays,
     expected: Sequence[Expected],
+    device: Device,
 ) -> tuple[dict[str, np.ndarray], float]:
     """Run once on new buffers; the outputs, and the largest error as a fraction of the tolerance.
 
@@ -381,7 +368,7 @@ def _run(
         for arg in op.args
         if arg.role == "out" or arg.name in values
     }
-    scratch: list[Buffer] = []
+    scratch: list[Guarded | GuardedRows] = []
 
     def allocate(shape: tuple[int, ...], dtype: np.dtype) -> Any:
         scratch.append(guarded(device, f"scratch buffer {len(scratch) + 1}", shape, dtype))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, Protocol
 
 import numpy as np
 
@@ -17,33 +16,16 @@ POISON = 0xFF  # as a byte; in a row it is NaN in float32, float16 and bfloat16,
 WRITES = "it writes"  # what a finding about a guard zone begins with
 
 
-class Buffer(Protocol):
-    """A device array whose surroundings are watched."""
-
-    name: str
-    array: Any
-
-    def fill(self, content: np.ndarray | None) -> None:
-        """Write the content, or NaN if there is none, and renew the guards."""
-
-    def read(self) -> tuple[np.ndarray, str | None]:
-        """The content, and what was written around it, if anything."""
-
-
 def guarded(
     device: Device, name: str, shape: tuple[int, ...], dtype: np.dtype, start: int = 0
-) -> Buffer:
+) -> Guarded | GuardedRows:
     """A buffer on a device; on a group of devices, one for each row."""
     owners = device.owners(shape[0]) if shape else ()
     if not owners:
         return Guarded(device, name, shape, dtype, start)
-    return GuardedRows(
-        name,
-        [
-            Guarded(owner, f"row {row} of {name}", shape[1:], dtype, start)
-            for row, owner in enumerate(owners)
-        ],
-    )
+    names = (f"row {row} of {name}" for row in range(len(owners)))
+    each = zip(owners, names, strict=True)
+    return GuardedRows(name, [Guarded(*one, shape[1:], dtype, start) for one in each])
 
 
 class GuardedRows:
@@ -82,12 +64,14 @@ class Guarded:
         self.array = self._raw[self._inside].view(self._dtype).reshape(shape)
 
     def fill(self, content: np.ndarray | None) -> None:
+        """Write the content, or NaN if there is none, and renew the guards."""
         host = np.full(self._raw.shape, POISON, np.uint8)
         if content is not None:
             host[self._inside] = np.ascontiguousarray(content).reshape(-1).view(np.uint8)
         self._device.upload(self._raw, host)
 
     def read(self) -> tuple[np.ndarray, str | None]:
+        """The content, and what was written around it, if anything."""
         host = self._device.download(self._raw)
         content = host[self._inside].view(self._dtype).reshape(self._shape)
         after = np.flatnonzero(host[self._inside.stop :] != POISON)

@@ -34,7 +34,8 @@ def likely_cause(
     unwritten = never_written(got) & wrong
     if unwritten.any():
         if unwritten.sum() == wrong.sum():
-            return f"no thread writes {_these(wrong)}: {_left_out(wrong)}"
+            which = "any element" if wrong.all() else "these elements"
+            return f"no thread writes {which}: {_left_out(wrong)}"
         return (
             f"{unwritten.sum()} of the {wrong.sum()} wrong elements were never written, or come "
             "from memory that was never written"
@@ -66,7 +67,6 @@ def _rows_and_columns(wrong: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _span(hit: np.ndarray, what: str) -> str:
-    """The indices at which a row of flags is set."""
     size, indices = hit.size, np.flatnonzero(hit)
     first, last = int(indices[0]), int(indices[-1])
     if indices.size == size:
@@ -88,10 +88,6 @@ def _step(indices: np.ndarray) -> int | None:
 
 def _ordinal(n: int) -> str:
     return f"{n}{'th' if n // 10 % 10 == 1 else {1: 'st', 2: 'nd', 3: 'rd'}.get(n % 10, 'th')}"
-
-
-def _these(wrong: np.ndarray) -> str:
-    return "any element" if wrong.all() else "these elements"
 
 
 def _left_out(wrong: np.ndarray) -> str:

@@ -60,8 +60,7 @@ def check(
     Raises LadderError where it does not compile, or its header or arguments do not fit.
     """
     with as_file(kernel) as path:
-        request = _request(op, path, device, dtypes, shapes)
-        return _report(_answer("check", request, seconds))
+        return _report(_answer("check", seconds, op, path, device, dtypes, shapes))
 
 
 def cover(
@@ -73,30 +72,24 @@ def cover(
 ) -> tuple[Report, list[Spot]]:
     """Check a kernel on the emulator, in a child process, as `check` does; and how often its
     branches and loops ran, if it ended."""
-    answer = _answer("cover", _request(op, path, Emulated.kind, dtypes, shapes), seconds)
+    answer = _answer("cover", seconds, op, path, Emulated.kind, dtypes, shapes)
     spots = [Spot(**spot) for spot in answer.pop("spots", ())]
     return _report(answer), spots
 
 
-def _request(
+def _answer(
+    task: str,
+    seconds: float,
     op: str,
     path: str | Path,
     device: str,
     dtypes: Sequence[str] | None,
     shapes: Sequence[Dims] | None,
 ) -> dict[str, Any]:
-    return {
-        "op": op,
-        "path": str(path),
-        "device": device,
-        "dtypes": dtypes,
-        "shapes": shapes and [dict(dims) for dims in shapes],
-    }
-
-
-def _answer(task: str, request: Mapping[str, Any], seconds: float) -> dict[str, Any]:
     """What a child says of a kernel; a report that failed, if the child dies of it."""
-    rung = find_rung(request["op"], request["path"])
+    rung = find_rung(op, path)
+    request: dict[str, Any] = {"op": op, "path": str(path), "device": device}
+    request |= {"dtypes": dtypes, "shapes": shapes and [dict(dims) for dims in shapes]}
     try:
         return in_child(task, request, seconds)
     except ChildDied as death:
@@ -104,7 +97,7 @@ def _answer(task: str, request: Mapping[str, Any], seconds: float) -> dict[str, 
         if seen := _watch(request, seconds):  # line, thread and cause: what a reader needs first
             detail = INDENT.join([seen.detail, f"process: {death}"])
             outcome = dataclasses.replace(seen, status="fault", detail=detail)
-        report = Report(request["op"], rung.label, request["device"], (outcome,))
+        report = Report(op, rung.label, device, (outcome,))
         return dataclasses.asdict(report)
 
 
@@ -159,15 +152,9 @@ def in_child(task: str, request: Mapping[str, Any], seconds: float) -> dict[str,
     with tempfile.TemporaryDirectory(prefix="kernel-ladder-") as folder:
         answer = Path(folder) / "answer.json"
         environment = {**os.environ, "PYTHONPATH": _python_path()}
+        module = f"{ROOT}ladder.core.verify.sandbox"
         child = subprocess.Popen(
-            [
-                sys.executable,
-                "-m",
-                f"{ROOT}ladder.core.verify.sandbox",
-                task,
-                str(answer),
-                str(seconds),
-            ],
+            [sys.executable, "-m", module, task, answer, str(seconds)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

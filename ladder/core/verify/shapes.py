@@ -43,13 +43,8 @@ from ladder.core.contract.target import Target
 MOST_SIZE = 1 << 15  # where the search for the size of a tile ends
 MOST_COMBINATIONS = 600  # that are looked at; of more, so many are drawn
 LOOP_STEPS = range(16, 1025)  # a constant outside is not taken for the step of a loop
-NO_STEPS = (
-    "BLOCK",
-    "THREADS",
-    "WARPS",
-    "GROUP",
-    "GROUPS",
-)  # constants that count threads or blocks
+# Constants that count threads or blocks.
+NO_STEPS = ("BLOCK", "THREADS", "WARPS", "GROUP", "GROUPS")
 BLOCKS_PER_PROCESSOR = (1, 2, 4, 8)  # of kernels that limit their blocks
 DEFAULT_STAGES = 2  # of a ring whose header names no STAGES
 FEW = 3  # values of a constant that are tried one by one
@@ -96,7 +91,8 @@ def derive_shapes(op: Op, rung: Rung, target: Target) -> list[Dims]:
         if sizes in shots or (seconds > MOST_SECONDS and dims not in own):
             continue
         if (plan := plan_of(dims)) is not None:
-            seconds += per_thread * _threads(plan)
+            threads = (math.prod((*one.grid, *one.block)) for one in plan.launches)
+            seconds += per_thread * sum(threads)
             free = plan if unlimited is plan_of else unlimited(dims) or plan
             shots[sizes] = _Shot(dims, plan, free, seconds)
     goals = {sizes: set(_goals(op, axes, shot)) for sizes, shot in shots.items()}
@@ -146,10 +142,6 @@ def _parts(plan: LaunchPlan) -> dict[Part, int]:
 
 def _blocks(parts: Mapping[Part, int]) -> int:
     return math.prod(size for (_, axis), size in parts.items() if axis >= 0)
-
-
-def _threads(plan: LaunchPlan) -> int:
-    return sum(math.prod((*launch.grid, *launch.block)) for launch in plan.launches)
 
 
 # ---- dimensions ----------------------------------------------------------------------------------

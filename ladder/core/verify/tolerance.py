@@ -44,7 +44,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -186,7 +185,6 @@ class Expected:
         return INDENT.join(lines)
 
     def _derivation(self, stored: np.dtype) -> str:
-        """What the tolerance is made of."""
         digits = round(-math.log2(unit_roundoff(stored)))
         return (
             f"2^-{digits} |y| to store y in {stored.name}, and {LAMBDA} sqrt({self.terms}) 2^-24 "
@@ -221,7 +219,11 @@ def expect(
                 sensitivity[name] = np.maximum(sensitivity[name], change)
     written = {arg.name: outputs[arg.name] for arg in op.args if arg.role == "out"}
     known = {name: array for name, array in written.items() if array is not None} | dict(values)
-    cancelled = op.cancels(_widened(known)) if op.cancels else {}
+    cancelled = (
+        op.cancels({name: array.astype(np.float64) for name, array in known.items()})
+        if op.cancels
+        else {}
+    )
     near = [
         _run_reference(op, dims, {**values, **changed}, constants, None)
         for changed in (op.near(values) if op.near else ())
@@ -271,23 +273,14 @@ def _rounded_at_random(
     return Expected(arg, (low + high) / 2, tolerance, terms, at_random=rounding)
 
 
-def _widened(values: Arrays) -> Arrays:
-    return {name: array.astype(np.float64) for name, array in values.items()}
-
-
 def unit_roundoff(dtype: np.dtype) -> float:
     """Half the distance from 1 to the next number of the type."""
-    return float(_limits(dtype).eps) / 2
+    return float(ml_dtypes.finfo(dtype).eps) / 2
 
 
 def smallest_subnormal(dtype: np.dtype) -> float:
     """The smallest number of the type above 0."""
-    return float(_limits(dtype).smallest_subnormal)
-
-
-def _limits(dtype: np.dtype) -> Any:
-    """np.finfo, for bfloat16 too."""
-    return ml_dtypes.finfo(dtype)
+    return float(ml_dtypes.finfo(dtype).smallest_subnormal)
 
 
 def _run_reference(

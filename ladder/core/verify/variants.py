@@ -42,14 +42,10 @@ def _orders(device: Emulated, multiprocessors: int | None) -> Sequence[tuple[Emu
     ]
 
 
+@functools.lru_cache(maxsize=64)
 def watching(device: Device) -> Device | None:
     """The same device, so that it watches every memory access of a kernel and names the line that
     does what it must not. None where it cannot, or does so already."""
     if not isinstance(device, Emulated) or device.watches:
         return None
-    return _watching(device)
-
-
-@functools.lru_cache(maxsize=64)
-def _watching(device: Emulated) -> Emulated:
     return device.variant(counting=True, time_limit=WATCHING_SECONDS)

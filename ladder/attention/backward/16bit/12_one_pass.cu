@@ -19,6 +19,7 @@
 // Left:   long sequences, whose scratch L2 does not keep.
 
 #include "fast_math.cuh"
+#include "mma_real.cuh"
 #include "wgmma_real.cuh"
 
 constexpr int TILE = STEP * 64, ROWS = STEPS * STEP;  // TILE: elements; 64 channels in each row
@@ -211,7 +212,6 @@ extern "C" __global__ void __launch_bounds__(512, 1) attention_backward(
         }
         return;
     }
-
     // dk and dv: warpgroup w has one tile of keys of each pair.
     more_registers<176>();
     int w = role - 2, own_pair = place(y + lane / 4, 0) / 2 + t;  // of a lane's first key

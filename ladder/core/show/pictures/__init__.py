@@ -18,8 +18,8 @@ Pages ask for one with `<!-- ladder:begin picture KIND ... -->`, notebooks with 
     ring OP RUNG shape=     the stages of a cp.async pipeline, step by step: filled, awaited, read;
                             kernel=
     instructions OP RUNG ...    what the instructions of a loop are for; kernel= dtype=bfloat16
-    ladder OP               measured times on a logarithmic scale; dtype= shape= device=
-    roofline OP             from 0.1 to 1,000 FLOPs per byte; dtype= shape= device=
+    ladder OP               measured times on a logarithmic scale; dtype= shape=
+    roofline OP             from 0.1 to 1,000 FLOPs per byte; dtype= shape=
     links OP RUNG ... shape=  what crosses the links between ranks: from whom, to whom
 
 Each kind is a function in a file of its own. What it draws is computed: from the rung's

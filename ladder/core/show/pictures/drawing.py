@@ -70,9 +70,9 @@ class Drawing:
 
     def line(
         self, points: Sequence[tuple[float, float]], colour: str = "line", width: float = 1,
-        dashed: bool = False, arrow: bool = False,
+        dashed: bool = False,
     ) -> None:  # fmt: skip
-        """A line through points; `arrow`: with a head at the last one."""
+        """A line through points."""
         path = " ".join(f"{x:g},{y:g}" for x, y in points)
         dash = ' stroke-dasharray="4 3"' if dashed else ""
         self._add(
@@ -80,13 +80,6 @@ class Drawing:
             f'stroke-width="{width:g}"{dash}/>',
             max(y for _, y in points),
         )
-        if arrow:
-            (x0, y0), (x, y) = points[-2:]
-            length = max(1e-9, ((x - x0) ** 2 + (y - y0) ** 2) ** 0.5)
-            dx, dy = (x - x0) / length * 7, (y - y0) / length * 7
-            tips = ((x, y), (x - dx - dy / 2, y - dy + dx / 2), (x - dx + dy / 2, y - dy - dx / 2))
-            corners = " ".join(f"{a:.1f},{b:.1f}" for a, b in tips)
-            self._add(f'<polygon points="{corners}" fill="{light(colour)}"/>', y)
 
     def cells(
         self, x: float, y: float, size: float, colours: Sequence[Sequence[str]],

@@ -91,15 +91,15 @@ def _product(device: Mapping[str, Any], dtype: str) -> float | None:
     return next((rate for rate in rates if rate), None)
 
 
-def draw_ladder(op: str, *, dtype: str = "", shape: str = "", device: str = "") -> Drawing:
+def draw_ladder(op: str, *, dtype: str = "", shape: str = "") -> Drawing:
     """The times of an op's rungs that are kept."""
-    return ladder(found(op, dtype=dtype, shape=shape, device=device))
+    return ladder(found(op, dtype=dtype, shape=shape))
 
 
-def draw_roofline(op: str, *, dtype: str = "", shape: str = "", device: str = "") -> Drawing:
+def draw_roofline(op: str, *, dtype: str = "", shape: str = "") -> Drawing:
     """The rates of an op's rungs that are kept, under the roof. Raises LadderError if the op has
     no FLOPs."""
-    return roofline(found(op, dtype=dtype, shape=shape, device=device))
+    return roofline(found(op, dtype=dtype, shape=shape))
 
 
 # ---- times --------------------------------------------------------------------------------------
@@ -110,14 +110,16 @@ def ladder(shown: Measured) -> Drawing:
     rows = shown.rows
     slowest, fastest = (choose(shown.kernels, key=lambda row: row.us) for choose in (max, min))
     floor = fastest.us * fastest.of_roof
+    times = slowest.us / fastest.us
+    ratio = f"{times:,.0f}" if times >= 100 else f"{times:.3g}"
     drawing = Drawing(
         f"{shown.title}: time",
         f"From {_time(slowest.us)} ({slowest.name}) to {_time(fastest.us)} ({fastest.name}): "
-        f"{_ratio(slowest.us / fastest.us)} times as fast. The floor, the least time that the "
+        f"{ratio} times as fast. The floor, the least time that the "
         f"measured roof allows, is {_time(floor)}.{shown.remark}",
     )
-    times = [floor, *(row.us for row in rows)]
-    low, high = 10 ** math.floor(math.log10(min(times))), 10 ** math.ceil(math.log10(max(times)))
+    all_us = [floor, *(row.us for row in rows)]
+    low, high = 10 ** math.floor(math.log10(min(all_us))), 10 ** math.ceil(math.log10(max(all_us)))
     x0, wide, y = MARGIN, WIDTH - 2 * MARGIN - 110.0, drawing.top + 8
 
     def at(us: float) -> float:
@@ -150,10 +152,6 @@ def _time(us: float) -> str:
     if us < 1:
         return f"{us:.2g} µs"
     return f"{us:,.0f} µs" if us >= 100 else f"{us:,.1f} µs"
-
-
-def _ratio(times: float) -> str:
-    return f"{times:,.0f}" if times >= 100 else f"{times:.3g}"
 
 
 def _axis(us: float) -> str:

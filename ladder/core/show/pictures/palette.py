@@ -27,7 +27,6 @@ COLOURS = {  # name: light, dark
     "pale purple": ("#e4d8f6", "#412d69"),
     "pale gold": ("#fdeaa6", "#574610"),
 }
-FILLS = ("paper", "panel", *(name for name in COLOURS if name.startswith("pale ")))
 BLACK, WHITE = "#010101", "#fefefe"  # the same on light and dark pages
 
 
@@ -66,9 +65,3 @@ def luminance(colour: str) -> float:
         c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels
     )
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue
-
-
-def contrast(one: str, other: str) -> float:
-    """Contrast ratio of two colours, 1 to 21; 4.5 is enough for text. Source: WCAG 2.2."""
-    darker, lighter = sorted((luminance(one), luminance(other)))
-    return (lighter + 0.05) / (darker + 0.05)

@@ -61,10 +61,6 @@ class Barrier:
     arrivals: list[float] = field(default_factory=list)
     landed: list[float] = field(default_factory=list)
 
-    def is_in(self, parity: int) -> bool:
-        """Whether a wait for this parity has to go on."""
-        return len(self.ended) % 2 == parity
-
     def advance(self) -> None:
         """End the phase if nothing is missing."""
         if len(self.arrivals) >= self.count and len(self.landed) >= self.loads:
@@ -167,7 +163,7 @@ class Replay:
 
     def _wait(self, thread: Thread, event: Event, now: float) -> float | None:
         barrier = self._barriers.at(event, event.block)
-        if barrier.is_in(event.value):
+        if len(barrier.ended) % 2 == event.value:  # the parity of the phase that it is in
             return None
         until = max(now, barrier.ended[-1]) if barrier.ended else now
         self._show(thread, "wait", now, until)

@@ -70,10 +70,6 @@ def alone(rung: Rung, kernel: str) -> Rung:
 
 def default_dtype(op: str, rung: str) -> str:
     """float32 where a rung takes it, else bfloat16."""
-    chosen = find(op).rung(rung)
-    takes = (name for name in ("float32", "bfloat16") if _takes(chosen, name))
-    return next(takes, "float32")
-
-
-def _takes(rung: Rung, dtype: str) -> bool:
-    return rung.claims(Emulated().target(DTYPES[dtype]))
+    claims, target = find(op).rung(rung).claims, Emulated().target
+    others = (name for name in ("float32", "bfloat16") if claims(target(DTYPES[name])))
+    return next(others, "float32")

@@ -10,7 +10,7 @@ from ladder.core.common.errors import LadderError
 from ladder.core.contract.dims import Dims, format_dims
 from ladder.core.contract.dtypes import resolve_dtype
 from ladder.core.contract.ladder import find
-from ladder.core.contract.op import Arg, Op
+from ladder.core.contract.op import Op
 from ladder.core.show.pictures.drawing import GLYPH, MARGIN, WIDTH, Drawing
 from ladder.core.show.source_code import parse_shape
 
@@ -99,7 +99,7 @@ def draw(op: str, *, shape: str = "") -> Drawing:
     drawing = Drawing(f"{op} at {format_dims(dims)}", f"An example. {'; '.join(needs)}.")
     shared = any(3 in line for name in seen.arrays for line in _codes(seen, name).tolist())
     x, y, row = float(MARGIN), drawing.top + 4, 0.0
-    shapes = {arg.name: _shape(arg) for arg in contract.args}
+    shapes = {arg.name: f"({', '.join(arg.shape.split())})" for arg in contract.args}
     for name, array in seen.arrays.items():
         cell = min(CELL, (WIDTH - 2 * MARGIN) / array.shape[1])
         label = f"{name} {shapes[name]}"
@@ -117,11 +117,6 @@ def draw(op: str, *, shape: str = "") -> Drawing:
         drawing.text(x + 18, y + 10, text, 12, colour="muted")
         x += 30 + 12 * GLYPH * len(text)
     return drawing
-
-
-def _shape(arg: Arg) -> str:
-    """ "(N, C)" """
-    return f"({', '.join(arg.shape.split())})"
 
 
 def _index(name: str, at: int, array: np.ndarray) -> str:

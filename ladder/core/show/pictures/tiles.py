@@ -112,7 +112,6 @@ def _count(number: int, what: str) -> str:
 
 
 def _only(mask: np.ndarray, numbers: np.ndarray) -> np.ndarray:
-    """The numbers where the mask holds, else -1."""
     return np.where(mask, numbers, -1)
 
 

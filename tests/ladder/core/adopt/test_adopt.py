@@ -116,7 +116,7 @@ def test_without_host_code_the_launch_is_asked_for(tmp_path):
         ("int count", "int count, int times", {"arguments": {"times": "N"}}),
         ("int count", "int count, float scale", {"arguments": {"scale": "2.0f"}}),
         ("count", "block_size", {}),
-        ("count", "count", {"fills": ["out = 0"]}),
+        ("count", "count", {"fill": ["out = 0"]}),
     ],
 )
 def test_where_more_than_names_differs_a_kernel_calls_theirs(tmp_path, old, new, options):

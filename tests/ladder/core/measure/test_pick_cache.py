@@ -207,5 +207,6 @@ def test_picks_that_are_damaged_are_refused_by_their_path(kept):
 
 
 def test_a_machine_that_has_picked_nothing_keeps_nothing(monkeypatch, tmp_path):
+    monkeypatch.setattr(results, "FOLDER", tmp_path)
     with pytest.raises(LadderError, match="nothing was picked on Fake 9000"):
-        keep(FakeGpu(), tmp_path)
+        keep(FakeGpu())

@@ -227,16 +227,17 @@ def test_the_copy_bandwidth_counts_reads_and_writes(monkeypatch):
 # ---- results and what follows from them ---------------------------------------------------------
 
 
-def test_measuring_again_replaces_the_old_numbers(tmp_path):
+def test_measuring_again_replaces_the_old_numbers(tmp_path, monkeypatch):
+    monkeypatch.setattr(results, "FOLDER", tmp_path)
     device = FakeGpu()
     for microseconds in (40, 20):
         measurement, _ = run_bench(timed_rung(1, "any", microseconds))
-        path = results.record(device.description(), measurement, tmp_path)
+        path = results.record(device.description(), measurement)
     assert path.name == "fake-9000.json"
     (only,) = results.load(path)["measurements"]
     assert only["rows"][0]["median_us"] == 20.0
     other = {**measurement, "shape": "another"}
-    results.record(device.description(), other, tmp_path)
+    results.record(device.description(), other)
     assert len(results.load(path)["measurements"]) == 2
 
 

@@ -32,14 +32,21 @@ from tests.ladder.emulation import array, run, zeros
 RUNG_3 = ("matmul.forward", "3", "float32", "N=128 C=16 OC=128")
 
 
+def contrast(one, other):
+    """Contrast ratio of two colours, 1 to 21; 4.5 is enough for text. Source: WCAG 2.2."""
+    darker, lighter = sorted((palette.luminance(one), palette.luminance(other)))
+    return (lighter + 0.05) / (darker + 0.05)
+
+
 def test_text_can_be_read_on_every_fill_on_light_and_dark_pages():
+    pale = [name for name in palette.COLOURS if name.startswith("pale ")]
     for page in (0, 1):
-        for fill in palette.FILLS:
+        for fill in ("paper", "panel", *pale):
             for text in ("ink", "muted") if fill in ("paper", "panel") else ("ink",):
                 pair = palette.COLOURS[text][page], palette.COLOURS[fill][page]
-                assert palette.contrast(*pair) >= 4.5, (text, fill, page)
+                assert contrast(*pair) >= 4.5, (text, fill, page)
     for colour in (palette.distinct(i, 32) for i in range(32)):
-        assert palette.contrast(palette.text_on(colour), colour) >= 4.5
+        assert contrast(palette.text_on(colour), colour) >= 4.5
 
 
 def test_a_chart_can_be_read_on_dark_pages():
