@@ -5,7 +5,7 @@
 //         kernel computes the target's logits before it, a dot product for each row. A finish
 //         kernel adds up each row's sums: loss, factor, scaled inp and the target's entry follow.
 // Expect: no pass over logits: the time of the product, and of reading inp twice. An exponential
-//         takes 1/16 of a clock of an SM's special function units, and its 768 multiply-adds 3/16
+//         takes 1/16 of a clock of an SM's special function units, and its 768 multiply-adds 3/8
 //         of the tensor cores', so the epilogue stays hidden.
 // Needs:  real == bfloat16; sm == 90; warp == 32; C % vector == 0; OC % vector == 0
 // Define: TILE_ROWS = 128; TILE_COLUMNS = 192; PAIRS = ceil_div(N, 2 * TILE_ROWS);
