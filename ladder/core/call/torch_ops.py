@@ -114,6 +114,7 @@ class _Functional:
                 rows = t.shape[: more + 1]  # N, as the caller has it
         found = []
         for arg in self.outputs:
+            # A contract's own expressions; the sizes of torch.compile are no whole numbers yet.
             first, *others = [eval(size, {}, dims) for size in arg.shape.split()]
             lead = rows if rows is not None and arg.shape.startswith("N") else [first]
             found.append(((*lead, *others), TORCH[resolve_dtype(arg.dtype, real)]))

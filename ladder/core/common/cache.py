@@ -13,7 +13,6 @@ import json
 import os
 import shutil
 import stat
-import tempfile
 import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
@@ -21,6 +20,7 @@ from pathlib import Path
 
 from ladder.core.common.errors import LadderError
 from ladder.core.common.files import NO_SPACE, alone_in, read_bytes, read_json, read_text, replacing
+from ladder.core.common.install import user_folder
 
 VARIABLE = "KERNEL_LADDER_CACHE"
 CHECKSUMS = "checksums.json"  # of the other files of an entry
@@ -34,11 +34,7 @@ def directory() -> Path:
     """Where the cache is; it need not exist yet."""
     if chosen := os.environ.get(VARIABLE):
         return Path(chosen).expanduser()
-    base = os.environ.get("XDG_CACHE_HOME")
-    try:
-        return (Path(base) if base else Path.home() / ".cache") / "kernel-ladder"
-    except RuntimeError:  # no HOME, and the user is in no password file: some containers
-        return Path(tempfile.gettempdir()) / f"kernel-ladder-{os.getuid()}"
+    return user_folder("XDG_CACHE_HOME", ".cache")
 
 
 def digest(*parts: str | bytes) -> str:

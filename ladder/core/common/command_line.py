@@ -51,7 +51,8 @@ class Parser(argparse.ArgumentParser):
 
 
 def did_you_mean(typed: str, known: Iterable[str]) -> str:
-    """ " (did you mean …?)", to follow what was typed wrong; "" where nothing known is near."""
+    """What follows a word that was typed wrong: a blank, and "(did you mean …?)"; nothing where no
+    known word is near."""
     near = difflib.get_close_matches(typed, list(known), n=1)
     return f" (did you mean {near[0]}?)" if near else ""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
 from contextlib import suppress
 from pathlib import Path
 
@@ -11,10 +12,14 @@ from pathlib import Path
 ROOT = __name__.removesuffix("ladder.core.common.install")
 
 
-def user_folder() -> Path:
-    """Where an installed wheel keeps what its user measures."""
-    base = os.environ.get("XDG_DATA_HOME") or "~/.local/share"
-    return Path(base).expanduser() / "kernel-ladder"
+def user_folder(variable: str, below_home: str) -> Path:
+    """The user's own folder below $variable, such as XDG_DATA_HOME, else below a folder of the home
+    directory; it need not exist yet."""
+    base = os.environ.get(variable)
+    try:
+        return (Path(base) if base else Path.home() / below_home) / "kernel-ladder"
+    except RuntimeError:  # no HOME, and the user is in no password file: some containers
+        return Path(tempfile.gettempdir()) / f"kernel-ladder-{os.getuid()}"
 
 
 def pip(words: str) -> str:

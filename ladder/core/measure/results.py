@@ -30,7 +30,7 @@ from ladder.core.contract.rung_file import Rung
 
 SHIPPED = PACKAGE.parent / "doc" / "results"
 # Where measurements are written: an installed wheel's own folder is not its user's.
-FOLDER = user_folder() / "results" if ROOT else SHIPPED
+FOLDER = user_folder("XDG_DATA_HOME", ".local/share") / "results" if ROOT else SHIPPED
 
 Measurement = Mapping[str, Any]
 
