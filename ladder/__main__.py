@@ -4,8 +4,6 @@ A rung is named by its id (3, 16bit-5, cublas), by its number where only one run
 path of your own `.cu` file.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import sys

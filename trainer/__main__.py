@@ -1,7 +1,5 @@
 """Train a GPT-2: `python -m trainer [flags]`; other commands: `python -m trainer COMMAND`."""
 
-from __future__ import annotations
-
 import importlib
 import os
 import sys

@@ -9,8 +9,6 @@ is open and the model's files were found. A field that may be None says what tha
 settings of a run's kernels are in trainer/engine/kernel_settings.py.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import operator

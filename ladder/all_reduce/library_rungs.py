@@ -1,7 +1,5 @@
 """NCCL's all-reduce, which the ladder is measured against."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

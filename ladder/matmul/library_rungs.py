@@ -12,8 +12,6 @@ broadcast_bias.cu writes it into every row of out, and cuBLAS adds the product t
 adds the bias in its epilogue.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping

@@ -9,8 +9,6 @@ quantization.
 The constants come from an H200, as the chapters in doc/matmul tell. Elsewhere they are a guess.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from ladder.core.contract.expressions import ceil_div

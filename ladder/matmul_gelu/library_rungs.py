@@ -5,8 +5,6 @@ value. Where cuBLASLt has no such kernel for a type and a GPU, it computes the p
 bias, and the last rung of the gelu ladder follows.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Mapping
 from typing import Any

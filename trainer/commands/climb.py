@@ -6,8 +6,6 @@ the run would use are added one by one. The gain of an op depends on the ops tha
 (Amdahl's law): the less time the other ops take, the larger it is.
 """
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any

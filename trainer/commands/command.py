@@ -1,7 +1,5 @@
 """What every command line of the trainer does with an error: one plain line."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Sequence
 

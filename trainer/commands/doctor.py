@@ -1,8 +1,6 @@
 """`python -m trainer doctor`: what this machine has, what runs on it, and what to install.
 ladder/core/device/inventory.py has the part on compiling and running kernels."""
 
-from __future__ import annotations
-
 import os
 import platform
 import shutil

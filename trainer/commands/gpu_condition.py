@@ -3,8 +3,6 @@
 Results hold them under KEY, a list with a reading of each rank, and only where any is known.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping, Sequence
 from statistics import fmean

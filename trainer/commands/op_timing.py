@@ -9,8 +9,6 @@ Energy cannot be marked, since the counter changes ten times a second. Each op's
 alone for some seconds.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 import statistics

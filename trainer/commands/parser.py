@@ -4,8 +4,6 @@ Every setting has a readable long flag; where llm.c has a short flag of the same
 too, so that a command line of llm.c's train_gpt2cu can be used as it stands.
 """
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import functools

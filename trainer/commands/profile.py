@@ -12,8 +12,6 @@ One more step runs call by call with NVTX ranges, h3.ln_1 and the like, for Nsig
     nsys profile --trace=cuda,nvtx python -m trainer profile --no-write
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Sequence

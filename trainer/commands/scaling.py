@@ -14,8 +14,6 @@ runs at a higher clock than one at its power limit, so each also takes steps for
 is timed.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import sys

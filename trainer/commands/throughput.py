@@ -4,8 +4,6 @@ On a CPU, the matrix products of the step are also timed alone, in turn with the
 library computes them, so the difference is the time of the reference's own code.
 """
 
-from __future__ import annotations
-
 import resource
 from collections.abc import Callable, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Which fusions a run's program goes through: `--fuse`, and what its rungs ask for."""
 
-from __future__ import annotations
-
 import itertools
 from collections import Counter
 from collections.abc import Callable, Mapping

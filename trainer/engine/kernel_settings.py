@@ -4,8 +4,6 @@ They are resolved once from the flags and handed to `trainer.engine.kernels.choo
 receives what it returns: a program, and a rung for each of its ops.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 from collections.abc import Iterator, Mapping

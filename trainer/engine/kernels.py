@@ -1,7 +1,5 @@
 """The kernels of a model: its program with the chosen fusions, and a rung for every call."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import itertools

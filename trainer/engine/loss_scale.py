@@ -7,8 +7,6 @@ scale is found by trial, as torch.amp.GradScaler does with its default settings:
 does not overflow.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 START = 2.0**16

@@ -1,7 +1,5 @@
 """The memory that a program needs and the memory available, before anything is allocated."""
 
-from __future__ import annotations
-
 import bisect
 import math
 import resource

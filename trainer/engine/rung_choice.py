@@ -4,8 +4,6 @@ A run that goes on from a checkpoint keeps the rungs that it had, unless it is g
 rungs, or the same ones edited, do not give the same bits. A user's own kernel is named again.
 """
 
-from __future__ import annotations
-
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence

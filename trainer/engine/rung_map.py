@@ -6,8 +6,6 @@ A key is an op, or an op and some dimensions with their sizes. Of the keys that 
 one with the most dimensions decides. `--rung`, rungs.json and checkpoints have the same keys.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import TypeVar

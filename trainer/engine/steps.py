@@ -8,8 +8,6 @@ The device's own clock measures a step: from the end of the previous step to its
 its own start if the device did something else in between.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field

@@ -13,8 +13,6 @@ The sum is a reduce-scatter where ranks share the update. Where each updates all
 an all-reduce, a rank's share is the whole bucket, and nothing is gathered.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Mapping, Sequence

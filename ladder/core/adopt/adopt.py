@@ -9,8 +9,6 @@ name is asked for; every message says by which flag. A file of device code alone
 names differ, stays as it is, under a header whose `Args` says which is which.
 """
 
-from __future__ import annotations
-
 import difflib
 import re
 from collections.abc import Iterable, Mapping, Sequence

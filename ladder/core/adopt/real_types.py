@@ -1,7 +1,5 @@
 """Which real types a kernel of somebody else serves, by the types of its parameters."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -7,8 +7,6 @@ CuPy's arrays, and PyTorch's on a GPU, are worked on in the current stream of Cu
 NumPy's, and PyTorch's on the CPU, are worked on by the emulator; with rung 0 by the reference.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 import re

@@ -11,8 +11,6 @@ Tensors that the contract calls real are computed with in the narrowest type amo
 parameters beside bfloat16 activations are cast, and get float32 gradients.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any

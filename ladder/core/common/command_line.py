@@ -1,7 +1,5 @@
 """What all command lines share: a wrong flag, or a file that cannot be used, is one line."""
 
-from __future__ import annotations
-
 import argparse
 import difflib
 import errno

@@ -1,7 +1,5 @@
 """One line of a report on this machine: `python -m ladder doctor`, `python -m trainer doctor`."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 

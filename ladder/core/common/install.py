@@ -1,7 +1,5 @@
 """How this program was installed, and the command that installs a package for its Python."""
 
-from __future__ import annotations
-
 import os
 import sys
 import tempfile

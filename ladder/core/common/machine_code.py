@@ -1,7 +1,5 @@
 """Machine instructions of any GPU below the source lines that they come from, and their counts."""
 
-from __future__ import annotations
-
 import itertools
 from collections import Counter
 from collections.abc import Iterable

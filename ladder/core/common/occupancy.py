@@ -1,7 +1,5 @@
 """How many blocks of a kernel an SM or a compute unit holds at once, and what limits them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

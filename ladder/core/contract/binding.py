@@ -6,8 +6,6 @@
 Everything that can be refused is refused here, before the first launch.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any

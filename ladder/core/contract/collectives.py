@@ -1,7 +1,5 @@
 """What the processes of a group do together with the arrays of their devices."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 

@@ -7,8 +7,6 @@ declarations of headers that the rung does not use, directly or through others. 
 only with what a compiler for GPUs makes something of. It is for comparison, not for compiling.
 """
 
-from __future__ import annotations
-
 import functools
 import os
 import re

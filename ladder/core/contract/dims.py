@@ -1,7 +1,5 @@
 """Symbolic dimensions of a call, and their values."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 

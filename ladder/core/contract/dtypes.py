@@ -1,7 +1,5 @@
 """The number types of a run: `real` in a contract or a kernel stands for one of them."""
 
-from __future__ import annotations
-
 import ml_dtypes
 import numpy as np
 

@@ -8,8 +8,6 @@ but for `and` and `or`, which give True or False.
     parse("min(N, 4) * warp").evaluate({"N": 100, "warp": 32})    128
 """
 
-from __future__ import annotations
-
 import ast
 import difflib
 import functools

@@ -1,7 +1,5 @@
 """Arrays in the memory of the host: what the devices without a GPU share."""
 
-from __future__ import annotations
-
 import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence

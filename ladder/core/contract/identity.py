@@ -8,8 +8,6 @@ comments, since machine code carries line numbers; the CUDA compiler's cache ask
 (The emulator's cache is named by the one text that it compiles, which holds all of these files.)
 """
 
-from __future__ import annotations
-
 import ast
 import functools
 import inspect

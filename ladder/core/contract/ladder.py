@@ -1,7 +1,5 @@
 """A ladder: one op and the rungs that compute it, found in the folder of its layer."""
 
-from __future__ import annotations
-
 import difflib
 import functools
 import importlib

@@ -1,7 +1,5 @@
 """What a vendor's libraries compute on a device: matrix products, linear layers, an all-reduce."""
 
-from __future__ import annotations
-
 from collections.abc import Set
 from typing import Any, Protocol
 

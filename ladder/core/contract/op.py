@@ -9,8 +9,6 @@ A layer's `ops.py` declares its contracts. The rungs of `layernorm.forward` are 
 a rung: tests, bench, docs, picker and trainer iterate over `ladders()`.
 """
 
-from __future__ import annotations
-
 import functools
 import inspect
 import math

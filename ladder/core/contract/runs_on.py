@@ -4,8 +4,6 @@ The words follow from the conditions of the `Needs` line on architecture and typ
 on one GPU of every generation. Conditions on the shape do not count. The emulator runs every rung.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from ladder.core.contract.dtypes import DTYPES, SHORT

@@ -9,8 +9,6 @@ A function takes whole numbers and returns one, or a tuple of them for as many n
 name no other function: whatever a stranger's file says, only what is marked here can be called.
 """
 
-from __future__ import annotations
-
 import difflib
 import importlib
 import re

@@ -3,8 +3,6 @@
 No GPU is needed. Each vendor's compiler has its own folder beside this file.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple

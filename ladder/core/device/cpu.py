@@ -1,7 +1,5 @@
 """The CPU device: NumPy arrays, and rung 0 of every ladder."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What this machine has for compiling and running kernels, and what to do about the rest."""
 
-from __future__ import annotations
-
 import shlex
 import tempfile
 

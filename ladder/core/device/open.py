@@ -3,8 +3,6 @@
 Another kind of GPU is a folder beside ladder/core/device/cuda, and one entry of `GPUS`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """A compiled kernel: checks its arguments, launches it, and describes what went wrong."""
 
-from __future__ import annotations
-
 import ctypes
 import functools
 import math

@@ -1,7 +1,5 @@
 """Compiles kernels ahead of their first launch, in the threads of a pool."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from concurrent.futures import Executor
 

@@ -4,8 +4,6 @@ A GPU of the same architecture orders most rungs alike, so one that was far behi
 neither compiled nor measured here. Of GPUs without such results, nothing is assumed.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from ladder.core.contract.device import Device

@@ -10,8 +10,6 @@ Rungs that are far behind by its measurements on a GPU of the same architecture 
 out.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import os

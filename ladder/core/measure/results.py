@@ -12,8 +12,6 @@ of the rung's code (ladder/core/contract/identity.py): where it has changed, the
 of training steps, in doc/results/training, hold the ids and the code of all their rungs.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Mapping

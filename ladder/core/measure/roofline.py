@@ -6,8 +6,6 @@ the roof here is what a plain copy and the vendor library's plain product (cuBLA
 card on that day.
 """
 
-from __future__ import annotations
-
 import functools
 from dataclasses import dataclass
 

@@ -6,8 +6,6 @@ buffers in turn. Together these are larger than the L2 cache, because a layer of
 input in memory and not in the cache.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 import time

@@ -5,8 +5,6 @@ same work (torch_baselines.py). Both are timed like a rung: in a captured graph,
 the same inputs in turn.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Callable, Iterator

@@ -7,8 +7,6 @@ contract. Outputs come first and are written in place, and everything is float32
 and the counts of the histogram.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 

@@ -1,7 +1,5 @@
 """What the machine code of a rung takes of a compute unit of AMD's GPUs."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from ladder.core.amd.hip import compiler

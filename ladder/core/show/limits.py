@@ -4,8 +4,6 @@ A right result does not show that a kernel has the idea that an exercise is abou
 loads everything again and again computes the same numbers. The counts tell the two apart.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

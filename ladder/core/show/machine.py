@@ -1,7 +1,5 @@
 """What the machine code of a rung takes of an SM: registers, shared memory, instructions."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Sequence

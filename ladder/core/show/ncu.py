@@ -8,8 +8,6 @@ Names and meanings of metrics and sections:
 https://docs.nvidia.com/nsight-compute/ProfilingGuide/index.html
 """
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple

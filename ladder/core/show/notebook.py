@@ -9,8 +9,6 @@
 `python -m ladder notebooks` runs the notebooks and saves them with what comes out.
 """
 
-from __future__ import annotations
-
 import functools
 import importlib
 import inspect

@@ -9,8 +9,6 @@ but repeat after PERIOD numbers, so that the program holds few of them. Rows of 
 repeat: they are made from the hash. Nor does what attention's forward pass saves (`_saved`).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """What there is to look at: a rung's source, what changes from rung to rung, a shape to trace."""
 
-from __future__ import annotations
-
 import difflib
 import inspect
 import re

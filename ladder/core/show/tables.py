@@ -1,7 +1,5 @@
 """Measurements as Markdown tables, and what follows from a measured time."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -8,8 +8,6 @@ addresses share sectors; lanes that touch addresses far apart need one each, of 
 are moved for nothing. The counts need no GPU, and do not depend on one.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Literal
 

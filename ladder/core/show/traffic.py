@@ -5,8 +5,6 @@ A rung that stores an intermediate result pays for it in sectors; so does one th
 elements over and over. Beside each other, the columns tell which of the two it is.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Sequence

@@ -4,8 +4,6 @@ They compile for any AMD architecture on a machine that has neither a GPU nor RO
 ROCm uses the same compiler, so that what the tests compile is what runs.
 """
 
-from __future__ import annotations
-
 import functools
 import importlib.util
 import re

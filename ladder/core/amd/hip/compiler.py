@@ -6,8 +6,6 @@ include/hip. Results stay in the cache (ladder/core/common/cache.py): each entry
 what each kernel takes, and `compile.log`, the compiler's warnings.
 """
 
-from __future__ import annotations
-
 import functools
 import os
 import re

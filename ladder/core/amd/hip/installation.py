@@ -1,7 +1,5 @@
 """What this machine has for AMD's GPUs, and what to do about the rest."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import os
 

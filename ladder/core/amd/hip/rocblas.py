@@ -4,8 +4,6 @@ Its interface has been the same since ROCm 4, while that of hipBLAS, which calls
 https://rocm.docs.amd.com/projects/rocBLAS/en/latest/reference/level-3-gemm.html
 """
 
-from __future__ import annotations
-
 import ctypes
 import functools
 from collections.abc import Iterator

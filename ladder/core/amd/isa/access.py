@@ -10,8 +10,6 @@
 Each of them is counted in a queue (waits.py), and the registers that it writes are marked there.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ global_atomic_cmpswap_b32 v4, v1, v[2:3], s[4:5] glc    the old value comes back
 ds_add_u32 v0, v1
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping
 

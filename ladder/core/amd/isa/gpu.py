@@ -16,8 +16,6 @@ another wave has written without a barrier. doc/amd.md says what it does not mod
     schedule.py   lets the waves run; kernel.py, a launch
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Arithmetic on whole numbers that vector and scalar instructions have in common."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

@@ -1,7 +1,5 @@
 """One kernel of a code object: what its waves find in their registers, and its launches."""
 
-from __future__ import annotations
-
 import math
 import re
 import time

@@ -4,8 +4,6 @@ Of the ways to move a value to another lane, clang uses these for the rungs. DPP
 lets an instruction read another lane's register, is not interpreted: it is an error that names it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np

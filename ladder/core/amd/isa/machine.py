@@ -1,7 +1,5 @@
 """What the waves of a launch share: memory, LDS, scratch memory, the program."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum

@@ -8,8 +8,6 @@ Which lane holds which element: AMD's "Instinct MI300 ISA", matrix arithmetic in
 The sums are computed in float64 and rounded once; in which order the hardware rounds is not said.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from typing import NamedTuple

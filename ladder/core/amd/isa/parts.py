@@ -5,8 +5,6 @@ or a half. Packed instructions, v_pk_..., compute two results, each from halves 
 op_sel picks those for the low result, op_sel_hi those for the high one.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace

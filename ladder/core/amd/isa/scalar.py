@@ -3,8 +3,6 @@
 Most of them also set SCC, the condition code, to a carry or to "the result is not 0".
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

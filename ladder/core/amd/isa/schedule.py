@@ -7,8 +7,6 @@ runs for long without an end, such as one that waits for another block in a loop
 A barrier is passed when all waves of the block that have not ended have reached it.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 

@@ -4,8 +4,6 @@ Each kind of instruction has its own function, which returns None for what it do
 none of them knows is an error as soon as the kernel is loaded.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Vector instructions: one value for each lane. Arrays are (waves, lanes), or broadcast to that."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

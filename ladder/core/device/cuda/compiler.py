@@ -5,8 +5,6 @@ entry is a folder of `kernel.cubin` and `compile.log`, the compiler's report on 
 spills.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Mapping

@@ -6,8 +6,6 @@ of which each stream has one.
 https://docs.nvidia.com/cuda/cublas/#cublasgemmex
 """
 
-from __future__ import annotations
-
 import ctypes
 import importlib
 from collections.abc import Iterator

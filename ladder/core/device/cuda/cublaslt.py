@@ -8,8 +8,6 @@ https://docs.nvidia.com/cuda/cublas/#using-the-cublaslt-api; the numbers are tho
 which CUDA 12 and 13 have in common.
 """
 
-from __future__ import annotations
-
 import ctypes
 import functools
 from dataclasses import dataclass

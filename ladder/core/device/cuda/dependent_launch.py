@@ -4,8 +4,6 @@ CuPy's launch has no attributes, and programmatic dependent launch is one.
 https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__EXEC.html
 """
 
-from __future__ import annotations
-
 import ctypes
 from collections.abc import Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """What this machine has for NVIDIA GPUs, and what to do about the rest."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import re
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """NVIDIA's libraries on one GPU: cuBLAS and cuBLASLt."""
 
-from __future__ import annotations
-
 from ladder.core.contract.libraries import Libraries
 from ladder.core.device.cuda.cublas import COMPUTE_32F, COMPUTE_32F_FAST_TF32, CuBlas
 from ladder.core.device.cuda.cublaslt import Linear

@@ -7,8 +7,6 @@ It follows from the machine code and the launch alone, so it needs no GPU. Nsigh
 theoretical occupancy.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -6,8 +6,6 @@ No AMD GPU has run it.
 https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/usage/collectives.html
 """
 
-from __future__ import annotations
-
 import atexit
 import contextlib
 import functools

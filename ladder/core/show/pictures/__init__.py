@@ -30,8 +30,6 @@ A drawing that shows nothing measured or counted, and stands in one or two place
 is a file in doc/img, which a page links to and a notebook shows with `nb.drawing(NAME)`.
 """
 
-from __future__ import annotations
-
 import inspect
 import re
 from collections.abc import Callable

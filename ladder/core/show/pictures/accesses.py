@@ -4,8 +4,6 @@ Each box is a sector, moved as a whole; its coloured parts are what lanes asked 
 the lane, and the grey rest is moved for nothing.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Shared memory, lane by lane: the bank that each lane accesses, and the wavefronts it takes."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ each gets its dark value from the palette, or by turning its lightness around, w
 apart and text readable on what it stands on.
 """
 
-from __future__ import annotations
-
 import colorsys
 import io
 import re

@@ -1,7 +1,5 @@
 """The one drawing helper: boxes, text, lines and rasters, written as an SVG file."""
 
-from __future__ import annotations
-
 import textwrap
 from collections.abc import Sequence
 from html import escape

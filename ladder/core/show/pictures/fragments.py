@@ -3,8 +3,6 @@
 The tests compare them with what the CPU twins of `ldmatrix` and `mma.sync` do.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """What crosses the links between GPUs in one call of a kernel with ranks: from whom, to whom."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -4,8 +4,6 @@ An SVG names only the light values. Its style sheet replaces them where the read
 for dark colours, so that one file serves both. Text is readable on every fill in both (tested).
 """
 
-from __future__ import annotations
-
 import colorsys
 import functools
 

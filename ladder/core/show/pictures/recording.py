@@ -4,8 +4,6 @@ An instrumented copy of the kernel runs in the emulator. Before each call of a f
 ladder/include/hopper.cuh, lanes 0 and 1 of every warp print what they call it with.
 """
 
-from __future__ import annotations
-
 import functools
 from collections import defaultdict
 from collections.abc import Sequence

@@ -5,8 +5,6 @@ An instrumented copy of the kernel runs in the emulator. Block 0 prints its copi
 also prints its waits and reads. The picture shows this order, and assumes no durations.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from ladder.core.common.errors import LadderError

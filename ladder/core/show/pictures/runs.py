@@ -1,7 +1,5 @@
 """What pictures ask of the emulator: one run of a rung, counted or recorded."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import functools

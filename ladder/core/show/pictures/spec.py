@@ -1,7 +1,5 @@
 """What an op computes, on a small example: the values, and what two elements of the output need."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

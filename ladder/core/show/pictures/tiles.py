@@ -1,7 +1,5 @@
 """Which thread writes which element of the result: the grid, a block, a warp, a thread."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np
