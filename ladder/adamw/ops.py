@@ -14,9 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from ladder.core.contract.dims import Dims
 from ladder.core.contract.ladder import Ladder
-from ladder.core.contract.op import Case, MakeInputs, Op, Scalar, distinct, read, update
+from ladder.core.contract.op import Case, Dims, MakeInputs, Op, Scalar, distinct, read, update
 from reference import adamw
 
 

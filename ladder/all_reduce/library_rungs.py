@@ -7,8 +7,8 @@ import numpy as np
 
 from ladder.core.common.errors import LadderError
 from ladder.core.contract.device import Device
-from ladder.core.contract.dims import Dims
 from ladder.core.contract.libraries import GroupSum
+from ladder.core.contract.op import Dims
 
 
 def join(device: Device, real: np.dtype, dims: Dims) -> None:

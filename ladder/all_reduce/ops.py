@@ -3,9 +3,8 @@
 import numpy as np
 
 from ladder.all_reduce import library_rungs
-from ladder.core.contract.dims import Dims
 from ladder.core.contract.ladder import Ladder
-from ladder.core.contract.op import Op, read, shapes, write
+from ladder.core.contract.op import Dims, Op, read, shapes, write
 from ladder.core.contract.rung_file import Rung
 from reference import all_reduce
 

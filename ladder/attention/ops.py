@@ -10,9 +10,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ladder.core.contract.dims import Dims
 from ladder.core.contract.ladder import Ladder
-from ladder.core.contract.op import Case, MakeInputs, Op, distinct, read, shapes, write
+from ladder.core.contract.op import Case, Dims, MakeInputs, Op, distinct, read, shapes, write
 from reference import attention
 
 SHAPES = shapes(

@@ -8,9 +8,8 @@ import numpy as np
 
 from ladder.attention import ops as attention
 from ladder.attention.ops import BENCH, SECOND_LAYER, equal_scores, large_scores, normal
-from ladder.core.contract.dims import Dims
 from ladder.core.contract.ladder import Ladder
-from ladder.core.contract.op import Case, MakeInputs, Op, read
+from ladder.core.contract.op import Case, Dims, MakeInputs, Op, read
 from ladder.dropout.ops import SCALARS, VALUES
 from ladder.dropout.ops import inputs as random_state
 from reference import attention_dropout

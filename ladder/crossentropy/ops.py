@@ -8,9 +8,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from ladder.core.contract.dims import Dims
 from ladder.core.contract.ladder import Ladder
-from ladder.core.contract.op import Case, Op, read, shapes, update, write
+from ladder.core.contract.op import Case, Dims, Op, read, shapes, update, write
 from ladder.softmax import ops as softmax
 from reference import crossentropy
 

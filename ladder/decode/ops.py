@@ -14,9 +14,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from ladder.core.contract.dims import Dims
 from ladder.core.contract.ladder import Ladder
-from ladder.core.contract.op import Case, Op, Scalar, read, shapes, update, write
+from ladder.core.contract.op import Case, Dims, Op, Scalar, read, shapes, update, write
 from ladder.gelu import ops as gelu
 from ladder.matmul import library_rungs as library
 from ladder.matmul.library_rungs import library_rungs, one_kernel_rungs

@@ -6,9 +6,8 @@ it changes while a captured graph is replayed. Each dropout of one step has its 
 
 import numpy as np
 
-from ladder.core.contract.dims import Dims
 from ladder.core.contract.ladder import Ladder
-from ladder.core.contract.op import Case, Op, Scalar, read, write
+from ladder.core.contract.op import Case, Dims, Op, Scalar, read, write
 from reference import dropout
 
 SHAPES = tuple({"N": N} for N in (1, 3, 4, 31, 33, 1000, 4099))

@@ -4,9 +4,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from ladder.core.contract.dims import Dims
 from ladder.core.contract.ladder import Ladder
-from ladder.core.contract.op import Case, Op, distinct, read, update, write
+from ladder.core.contract.op import Case, Dims, Op, distinct, read, update, write
 from ladder.dropout.ops import SCALARS
 from ladder.dropout.ops import inputs as random_state
 from ladder.layernorm.ops import (

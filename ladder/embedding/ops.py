@@ -4,9 +4,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ladder.core.contract.dims import Dims
 from ladder.core.contract.ladder import Ladder
-from ladder.core.contract.op import Case, Op, read, shapes, update, write
+from ladder.core.contract.op import Case, Dims, Op, read, shapes, update, write
 from reference import embedding
 
 SHAPES = shapes(

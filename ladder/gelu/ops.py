@@ -4,9 +4,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from ladder.core.contract.dims import Dims
 from ladder.core.contract.ladder import Ladder
-from ladder.core.contract.op import Case, Op, distinct, read, write
+from ladder.core.contract.op import Case, Dims, Op, distinct, read, write
 from reference import gelu
 
 SHAPES = tuple({"N": N} for N in (1, 31, 33, 1000, 4099, 65536))

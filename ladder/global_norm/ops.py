@@ -2,9 +2,8 @@
 
 import numpy as np
 
-from ladder.core.contract.dims import Dims
 from ladder.core.contract.ladder import Ladder
-from ladder.core.contract.op import Case, MakeInputs, Op, read, write
+from ladder.core.contract.op import Case, Dims, MakeInputs, Op, read, write
 from reference import global_norm
 
 

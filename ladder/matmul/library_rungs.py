@@ -23,8 +23,8 @@ import numpy as np
 from ladder.core.common.errors import LadderError
 from ladder.core.contract import rung_file
 from ladder.core.contract.device import Device
-from ladder.core.contract.dims import Dims
 from ladder.core.contract.libraries import LinearLayer, MatrixProduct
+from ladder.core.contract.op import Dims
 from ladder.core.contract.rung_file import Rung
 
 Arrays = Mapping[str, Any]  # the device's arrays by argument

@@ -1,9 +1,8 @@
 """Matmul: the linear layer, out = inp @ weight.T + bias, and its gradients: three ops, of which two
 are also one."""
 
-from ladder.core.contract.dims import Dims
 from ladder.core.contract.ladder import Ladder
-from ladder.core.contract.op import Case, OnGpu, Op, read, shapes, update, write
+from ladder.core.contract.op import Case, Dims, OnGpu, Op, read, shapes, update, write
 from ladder.matmul import library_rungs as library
 from ladder.matmul.library_rungs import library_rungs, one_kernel_rungs
 from reference import matmul

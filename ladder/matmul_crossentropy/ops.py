@@ -9,9 +9,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from ladder.core.contract.dims import Dims
 from ladder.core.contract.ladder import Ladder
-from ladder.core.contract.op import Case, Op, read, shapes, write
+from ladder.core.contract.op import Case, Dims, Op, read, shapes, write
 from ladder.crossentropy import ops as crossentropy
 from reference import matmul_crossentropy
 

@@ -9,9 +9,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from ladder.core.contract.dims import Dims
 from ladder.core.contract.ladder import Ladder
-from ladder.core.contract.op import Case, MakeInputs, Op, read, shapes, write
+from ladder.core.contract.op import Case, Dims, MakeInputs, Op, read, shapes, write
 from ladder.gelu import ops as gelu
 from ladder.matmul_gelu.library_rungs import library_rungs
 from reference import matmul_gelu

@@ -6,9 +6,8 @@ the product behind it (reference/matmul_relu.py).
 
 import numpy as np
 
-from ladder.core.contract.dims import Dims
 from ladder.core.contract.ladder import Ladder
-from ladder.core.contract.op import Case, Op, read, write
+from ladder.core.contract.op import Case, Dims, Op, read, write
 from ladder.matmul_gelu.ops import SHAPES
 from reference import matmul_relu
 

@@ -2,9 +2,8 @@
 
 import numpy as np
 
-from ladder.core.contract.dims import Dims
 from ladder.core.contract.ladder import Ladder
-from ladder.core.contract.op import Case, MakeInputs, Op, distinct, read, write
+from ladder.core.contract.op import Case, Dims, MakeInputs, Op, distinct, read, write
 from reference import relu
 
 SHAPES = tuple({"N": N} for N in (1, 31, 33, 1000, 4099, 65536))

@@ -2,9 +2,8 @@
 
 import numpy as np
 
-from ladder.core.contract.dims import Dims
 from ladder.core.contract.ladder import Ladder
-from ladder.core.contract.op import Case, Op, distinct, read, shapes, write
+from ladder.core.contract.op import Case, Dims, Op, distinct, read, shapes, write
 from reference import softmax
 
 SHAPES = shapes("N V", (1, 1), (3, 31), (5, 33), (2, 1024), (7, 1009), (2, 50257))

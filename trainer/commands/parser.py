@@ -13,7 +13,7 @@ from typing import Any
 
 from ladder.core.common.command_line import Parser
 from ladder.core.common.errors import LadderError
-from ladder.core.contract.dims import split_key
+from ladder.core.contract.op import split_key
 from trainer.flags import ByDevice, Flags
 
 

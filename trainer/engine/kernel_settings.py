@@ -13,8 +13,8 @@ from typing import Any, Literal
 from ladder.core.common.errors import LadderError
 from ladder.core.common.files import read_json
 from ladder.core.contract.device import Device
-from ladder.core.contract.dims import split_key
 from ladder.core.contract.ladder import find
+from ladder.core.contract.op import split_key
 from trainer.flags import FUSIONS, RUNG_SETS, DeviceChoice, Flags, Fusion
 from trainer.model.fusion import FOR_BFLOAT16
 

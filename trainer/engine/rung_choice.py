@@ -18,9 +18,9 @@ from rich.progress import track
 
 from ladder.core.common.errors import LadderError
 from ladder.core.contract.device import Device
-from ladder.core.contract.dims import key_of
 from ladder.core.contract.identity import code_identity
 from ladder.core.contract.ladder import find, find_rung
+from ladder.core.contract.op import key_of
 from ladder.core.contract.rung_file import Rung
 from ladder.core.measure.compiling import compile_ahead
 from ladder.core.measure.pick import Choice as Picked

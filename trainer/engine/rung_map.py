@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import TypeVar
 
-from ladder.core.contract.dims import Dims, key_of, split_key
+from ladder.core.contract.op import Dims, key_of, split_key
 from ladder.core.contract.rung_file import Rung
 from trainer.model.calls import Call
 

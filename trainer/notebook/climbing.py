@@ -23,10 +23,8 @@ import numpy as np
 
 from ladder.core.common.errors import LadderError
 from ladder.core.common.files import read_json
-from ladder.core.contract.dims import Dims
-from ladder.core.contract.dtypes import DTYPES
 from ladder.core.contract.ladder import find
-from ladder.core.contract.op import Op
+from ladder.core.contract.op import DTYPES, Dims, Op
 from ladder.core.contract.rung_file import Rung
 from ladder.core.emulator.report import SECTOR
 from ladder.core.measure import results

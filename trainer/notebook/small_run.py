@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from ladder.core.common.errors import LadderError
-from ladder.core.contract.dtypes import REAL
 from ladder.core.contract.ladder import find
+from ladder.core.contract.op import REAL
 from ladder.core.show.notebook import rung_of
 from ladder.core.show.pages import ROOT
 from trainer.data import download

@@ -13,8 +13,8 @@ import numpy as np
 from matplotlib import colormaps
 from matplotlib.figure import Figure
 
-from ladder.core.contract.dims import Dims
 from ladder.core.contract.ladder import find
+from ladder.core.contract.op import Dims
 from ladder.core.measure.roofline import COMPUTE_BOUND
 from trainer.plots.style import BESIDE, BLUE, GREEN, GREY, ORANGE, figure_of
 

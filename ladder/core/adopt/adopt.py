@@ -24,10 +24,9 @@ from ladder.core.adopt.matching import BLOCK_NAMES, match
 from ladder.core.adopt.real_types import RealNames, is_template_parameter, plain
 from ladder.core.adopt.writing import OURS, Contents, Wrapper, kind_of, write
 from ladder.core.common.errors import LadderError
-from ladder.core.contract.dtypes import REAL
 from ladder.core.contract.expressions import parse as parse_header
 from ladder.core.contract.launch_plan import LaunchLines
-from ladder.core.contract.op import Op
+from ladder.core.contract.op import REAL, Op
 
 BLOCK = 256  # threads, where the launcher leaves them to its caller
 _SMS = "MULTIPROCESSORS"

@@ -18,10 +18,9 @@ import numpy as np
 
 from ladder.core.common.errors import LadderError
 from ladder.core.contract.binding import Binder, Run, binder
-from ladder.core.contract.dtypes import DTYPES, REAL
 from ladder.core.contract.identity import code_identity
 from ladder.core.contract.ladder import find, find_rung
-from ladder.core.contract.op import Arg, Op
+from ladder.core.contract.op import DTYPES, REAL, Arg, Op
 from ladder.core.contract.peers import address
 from ladder.core.device.open import default_device, open_device
 from ladder.core.verify import sandbox

@@ -21,9 +21,8 @@ from ladder.core.commands.options import (
 )
 from ladder.core.common.errors import LadderError
 from ladder.core.contract.device import Device
-from ladder.core.contract.dims import Dims
-from ladder.core.contract.dtypes import DTYPES
 from ladder.core.contract.ladder import Ladder
+from ladder.core.contract.op import DTYPES, Dims
 from ladder.core.contract.rung_file import Rung
 from ladder.core.device import inventory
 from ladder.core.device.open import open_device

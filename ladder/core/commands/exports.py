@@ -17,7 +17,7 @@ from ladder.core.commands.options import (
 )
 from ladder.core.common.errors import LadderError
 from ladder.core.common.files import atomic_write
-from ladder.core.contract.dtypes import DTYPES
+from ladder.core.contract.op import DTYPES
 from ladder.core.device.cuda import compiler
 from ladder.core.show import export
 

@@ -28,9 +28,9 @@ from ladder.core.commands.options import (
 )
 from ladder.core.common import machine_code
 from ladder.core.common.errors import CompileError, LadderError
-from ladder.core.contract.dtypes import DTYPES
 from ladder.core.contract.ladder import Ladder, ladders
 from ladder.core.contract.launch_plan import Launch, LaunchPlan
+from ladder.core.contract.op import DTYPES
 from ladder.core.contract.rung_file import Rung
 from ladder.core.contract.target import Target
 from ladder.core.device import architectures

@@ -17,9 +17,8 @@ from dataclasses import dataclass
 
 from ladder.core.common.errors import LadderError
 from ladder.core.contract import tilings
-from ladder.core.contract.dims import Dims
-from ladder.core.contract.dtypes import REALS
 from ladder.core.contract.expressions import Expression, Value, parse
+from ladder.core.contract.op import REALS, Dims
 from ladder.core.contract.target import Target
 
 FLAG = "flag"  # a uint32 of Scratch that is 0 before the first call, and kept from call to call

@@ -41,8 +41,8 @@ from pathlib import Path
 
 from ladder.core.common.errors import LadderError
 from ladder.core.common.files import read_text
-from ladder.core.contract.dims import Dims
 from ladder.core.contract.launch_plan import LaunchLines, LaunchPlan, entries
+from ladder.core.contract.op import Dims
 from ladder.core.contract.target import Target
 
 KEYS = (  # in the order in which they stand

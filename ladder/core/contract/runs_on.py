@@ -6,7 +6,7 @@ on one GPU of every generation. Conditions on the shape do not count. The emulat
 
 from dataclasses import dataclass
 
-from ladder.core.contract.dtypes import DTYPES, SHORT
+from ladder.core.contract.op import DTYPES, SHORT
 from ladder.core.contract.rung_file import Rung
 from ladder.core.contract.target import Target
 

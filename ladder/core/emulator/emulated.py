@@ -28,9 +28,9 @@ import numpy as np
 
 from ladder.core.common.errors import CompileError, LadderError
 from ladder.core.contract.device import refuse_tile
-from ladder.core.contract.dtypes import REALS
 from ladder.core.contract.host_arrays import HostArrays
 from ladder.core.contract.identity import code_identity
+from ladder.core.contract.op import REALS
 from ladder.core.contract.rung_file import Rung
 from ladder.core.contract.signature import with_c_linkage
 from ladder.core.contract.target import Target

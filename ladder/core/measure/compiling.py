@@ -4,8 +4,7 @@ from collections.abc import Iterable
 from concurrent.futures import Executor
 
 from ladder.core.contract.device import Device
-from ladder.core.contract.dims import Dims
-from ladder.core.contract.dtypes import DTYPES
+from ladder.core.contract.op import DTYPES, Dims
 from ladder.core.contract.rung_file import Rung
 
 Job = tuple[Device, Rung, str, Dims]  # a rung on a device, in a real type, at a shape

@@ -21,10 +21,8 @@ import numpy as np
 
 from ladder.core.common.errors import LadderError
 from ladder.core.contract.device import Device
-from ladder.core.contract.dims import Dims, format_dims
-from ladder.core.contract.dtypes import DTYPES
 from ladder.core.contract.ladder import Ladder
-from ladder.core.contract.op import Op
+from ladder.core.contract.op import DTYPES, Dims, Op, format_dims
 from ladder.core.contract.rung_file import Rung
 from ladder.core.measure.bench import refuse_emulated
 from ladder.core.measure.compiling import Job, compile_ahead

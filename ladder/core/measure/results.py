@@ -21,9 +21,9 @@ from typing import Any
 from ladder.core.common.errors import LadderError
 from ladder.core.common.files import atomic_write, read_json
 from ladder.core.common.install import ROOT, user_folder
-from ladder.core.contract.dims import split_key
 from ladder.core.contract.identity import code_identity
 from ladder.core.contract.ladder import PACKAGE, find_rung
+from ladder.core.contract.op import split_key
 from ladder.core.contract.rung_file import Rung
 
 SHIPPED = PACKAGE.parent / "doc" / "results"

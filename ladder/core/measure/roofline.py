@@ -12,8 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ladder.core.contract.device import Device
-from ladder.core.contract.dims import Dims
-from ladder.core.contract.op import Op
+from ladder.core.contract.op import Dims, Op
 from ladder.core.measure.timing import ROTATED_BYTES, measure
 
 COPY_BYTES = 4 * ROTATED_BYTES

@@ -17,9 +17,7 @@ import numpy as np
 
 from ladder.core.contract.binding import binder
 from ladder.core.contract.device import Device
-from ladder.core.contract.dims import Dims
-from ladder.core.contract.dtypes import resolve_dtype
-from ladder.core.contract.op import Arg, Op
+from ladder.core.contract.op import Arg, Dims, Op, resolve_dtype
 from ladder.core.contract.rung_file import Rung
 from ladder.core.verify.inputs import Arrays, make_inputs, scalars
 

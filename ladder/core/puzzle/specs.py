@@ -12,9 +12,8 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from ladder.core.contract.dims import Dims
 from ladder.core.contract.ladder import Ladder
-from ladder.core.contract.op import Arg, Case, MakeInputs, Op, read, shapes, update, write
+from ladder.core.contract.op import Arg, Case, Dims, MakeInputs, Op, read, shapes, update, write
 
 LADDERS: list[Ladder] = []  # `puzzle` adds to them
 Array = np.ndarray

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ladder.core.common.errors import LadderError
-from ladder.core.contract.dims import Dims, format_dims
 from ladder.core.contract.ladder import Ladder
+from ladder.core.contract.op import Dims, format_dims
 from ladder.core.contract.rung_file import Rung
 from ladder.core.emulator.report import LineCount, Report
 from ladder.core.show import trace

@@ -16,10 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from ladder.core.contract.dims import Dims
-from ladder.core.contract.dtypes import resolve_dtype
 from ladder.core.contract.ladder import find
-from ladder.core.contract.op import Op
+from ladder.core.contract.op import Dims, Op, resolve_dtype
 from ladder.core.contract.rung_file import Rung
 from ladder.core.contract.target import Target
 from ladder.core.verify.inputs import scalars

@@ -12,10 +12,8 @@ from typing import Literal
 
 import numpy as np
 
-from ladder.core.contract.dims import Dims, format_dims
-from ladder.core.contract.dtypes import resolve_dtype
 from ladder.core.contract.ladder import Ladder
-from ladder.core.contract.op import Op
+from ladder.core.contract.op import Dims, Op, format_dims, resolve_dtype
 from ladder.core.contract.rung_file import Rung
 from ladder.core.emulator.report import SECTOR, Report
 from ladder.core.show import trace

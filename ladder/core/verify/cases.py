@@ -11,8 +11,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from ladder.core.contract.dims import Dims
-from ladder.core.contract.op import Op
+from ladder.core.contract.op import Dims, Op
 from ladder.core.verify.inputs import Arrays, case_of, make_inputs, scalars
 from ladder.core.verify.tolerance import Expected, expect
 

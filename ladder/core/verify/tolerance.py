@@ -49,10 +49,8 @@ import ml_dtypes
 import numpy as np
 
 from ladder.core.common.errors import LadderError
-from ladder.core.contract.dims import Dims
-from ladder.core.contract.dtypes import REAL, resolve_dtype
 from ladder.core.contract.expressions import evaluate_whole
-from ladder.core.contract.op import Arg, Op
+from ladder.core.contract.op import REAL, Arg, Dims, Op, resolve_dtype
 from ladder.core.verify.inputs import Arrays, scalars
 from ladder.core.verify.patterns import likely_cause, where
 from reference.philox import random_words

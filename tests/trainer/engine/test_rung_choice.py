@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from ladder.core.common.errors import LadderError
-from ladder.core.contract.dtypes import DTYPES
 from ladder.core.contract.ladder import find
 from ladder.core.contract.libraries import Libraries
+from ladder.core.contract.op import DTYPES
 from ladder.core.contract.target import Target
 from ladder.core.device.cpu import Cpu
 from ladder.core.measure.pick import Choice as Picked

@@ -27,8 +27,8 @@ from ladder.core.amd.hip import compiler
 from ladder.core.amd.isa import program
 from ladder.core.amd.isa.kernel import InterpretedKernel
 from ladder.core.common.errors import LadderError
-from ladder.core.contract.dtypes import REALS
 from ladder.core.contract.host_arrays import HostArrays
+from ladder.core.contract.op import REALS
 from ladder.core.contract.rung_file import Rung
 from ladder.core.contract.signature import parameters
 from ladder.core.contract.target import Target

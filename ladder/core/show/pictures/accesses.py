@@ -9,8 +9,8 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from ladder.core.common.errors import LadderError
-from ladder.core.contract.dims import format_dims
 from ladder.core.contract.ladder import find
+from ladder.core.contract.op import format_dims
 from ladder.core.contract.rung_file import Rung
 from ladder.core.emulator.report import SECTOR, Access, Report
 from ladder.core.show.pictures.drawing import GLYPH, MARGIN, WIDTH, Drawing

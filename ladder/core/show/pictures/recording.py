@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from ladder.core.common.errors import LadderError
-from ladder.core.contract.dims import Dims
 from ladder.core.contract.ladder import find
+from ladder.core.contract.op import Dims
 from ladder.core.contract.rung_file import Rung
 from ladder.core.show.pictures.runs import emulated_plan, recorded
 from ladder.core.show.source_code import parse_shape

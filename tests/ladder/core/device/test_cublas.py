@@ -8,8 +8,8 @@ import pytest
 
 from ladder.core.common.errors import LadderError
 from ladder.core.contract.binding import bind
-from ladder.core.contract.dtypes import DTYPES
 from ladder.core.contract.ladder import find
+from ladder.core.contract.op import DTYPES
 from ladder.core.device.cuda import cublas
 from ladder.core.device.cuda.gpu import Cuda
 from ladder.core.device.open import open_device

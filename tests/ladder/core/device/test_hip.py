@@ -9,9 +9,9 @@ import pytest
 
 from ladder.core.amd.hip import compiler, gpu, rocblas
 from ladder.core.common.errors import DeviceFault, LadderError
-from ladder.core.contract.dtypes import DTYPES, REALS
 from ladder.core.contract.ladder import find
 from ladder.core.contract.launch_plan import Launch
+from ladder.core.contract.op import DTYPES, REALS
 from ladder.core.device.cuda import gpu as cuda
 from ladder.core.device.open import default_device, open_device
 from ladder.core.emulator.emulated import Emulated

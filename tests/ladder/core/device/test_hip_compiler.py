@@ -8,9 +8,9 @@ from ladder.core.amd.hip import assembly, clang, compiler, occupancy
 from ladder.core.amd.hip.compiler import Resources
 from ladder.core.common import machine_code
 from ladder.core.common.errors import CompileError, LadderError
-from ladder.core.contract.dtypes import DTYPES
 from ladder.core.contract.ladder import ladders
 from ladder.core.contract.launch_plan import Launch
+from ladder.core.contract.op import DTYPES
 
 
 def has_compiler():

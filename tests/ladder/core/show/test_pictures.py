@@ -10,8 +10,8 @@ import pytest
 from matplotlib.figure import Figure
 
 from ladder.core.common.errors import LadderError
-from ladder.core.contract.dtypes import DTYPES
 from ladder.core.contract.ladder import find, ladders
+from ladder.core.contract.op import DTYPES
 from ladder.core.emulator.emulated import Emulated
 from ladder.core.show import pages, pictures
 from ladder.core.show.pictures import (

@@ -8,8 +8,8 @@ import pytest
 from ladder.core.common.errors import LadderError
 from ladder.core.contract import op as contract
 from ladder.core.contract import rung_file
-from ladder.core.contract.dtypes import DTYPES
 from ladder.core.contract.ladder import Ladder, find, ladders
+from ladder.core.contract.op import DTYPES
 from ladder.core.contract.rung_file import Rung
 from ladder.core.device.cpu import Cpu
 from ladder.core.emulator import emulated
