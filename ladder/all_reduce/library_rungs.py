@@ -24,7 +24,7 @@ def all_reduce(
 
 
 def group_sum(device: Device) -> GroupSum:
-    found = device.libraries.group_sum()
+    found = device.group_sum()
     if found is None:
         raise LadderError(f"{device.name} has no NCCL; name several GPUs: --device cuda:0,1")
     return found

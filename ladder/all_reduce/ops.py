@@ -20,7 +20,6 @@ total = Op(
     name="all_reduce.sum",
     summary="out[r] = sum of inp over all ranks, for every rank r",
     args=(write("out", "R N", terms="R"), read("inp", "R N")),
-    dims=("R", "N"),
     ranks="R",
     reference=all_reduce.sum,
     flops=lambda d: d["R"] * (d["R"] - 1) * d["N"],

@@ -72,7 +72,7 @@ def backward_weight(
 
 def multiplier(device: Device, tf32: bool = False) -> MatrixProduct:
     """The device's matrix products. Raises LadderError where it has none."""
-    found = device.libraries.matrix_product(tf32)
+    found = device.matrix_product(tf32)
     if found is None:
         raise LadderError(f"cuBLAS runs on NVIDIA GPUs, not on device {device.name}")
     return found
@@ -80,7 +80,7 @@ def multiplier(device: Device, tf32: bool = False) -> MatrixProduct:
 
 def linear(device: Device, tf32: bool = False) -> LinearLayer:
     """The device's linear layers. Raises LadderError where it has none."""
-    found = device.libraries.linear_layer(tf32)
+    found = device.linear_layer(tf32)
     if found is None:
         raise LadderError(f"cuBLASLt runs on NVIDIA GPUs, not on device {device.name}")
     return found

@@ -15,8 +15,7 @@ from ladder.core.common.errors import LadderError
 from ladder.core.common.files import alone_in
 from ladder.core.contract.ladder import find
 from ladder.core.contract.op import DTYPES, SHORT
-from ladder.core.device.cpu import Cpu
-from ladder.core.device.open import open_device
+from ladder.core.device.open import Cpu, open_device
 from ladder.core.emulator.emulated import Emulated
 from tests.trainer.tiny import (
     SHAPE,

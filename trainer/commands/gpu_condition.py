@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
-from ladder.core.contract.sensors import Reading
+from ladder.core.contract.device import Reading
 from trainer.ranks.group import ALONE, Group
 
 KEY = "gpus"

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ladder.core.contract.ladder import find
-from ladder.core.device.cpu import Cpu
+from ladder.core.device.open import Cpu
 from ladder.core.measure.roofline import Roof
 from ladder.core.show import progress
 from trainer.engine.engine import Engine

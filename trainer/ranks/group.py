@@ -19,8 +19,7 @@ from typing import Any
 import numpy as np
 
 from ladder.core.common.errors import LadderError
-from ladder.core.contract.collectives import Communicator
-from ladder.core.contract.device import Device
+from ladder.core.contract.device import Communicator, Device
 from trainer.ranks.meeting import Member, Table
 from trainer.ranks.watch import Watch
 
@@ -200,7 +199,7 @@ class Ranks(Group):
 
 
 class HostSums:
-    """A `ladder.core.contract.collectives.Communicator` for arrays of the host: sums over ranks, in
+    """A `ladder.core.contract.device.Communicator` for arrays of the host: sums over ranks, in
     their order, on rank 0."""
 
     name = "the host"

@@ -18,7 +18,7 @@ import numpy as np
 
 from ladder.core.common.errors import LadderError
 from ladder.core.contract.binding import Binder, Run, binder
-from ladder.core.contract.identity import code_identity
+from ladder.core.contract.device_code import code_identity
 from ladder.core.contract.ladder import find, find_rung
 from ladder.core.contract.op import DTYPES, REAL, Arg, Op
 from ladder.core.contract.peers import address
@@ -116,7 +116,7 @@ class Loaded:
 
     def _admit(self, place: Place) -> None:
         device = device_at(place.gpu)
-        if self.rung.library and self.rung.id not in device.libraries.ids:
+        if self.rung.library and self.rung.id not in device.library_rungs:
             raise LadderError(f"{self.op.name} {self.rung.label} is not on {device.name}")
         if self.rung.is_own_file:
             code = code_identity(self.rung, exact=True)

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from ladder.core.call.arrays import ALIGNED, Loaded, as_rows, dims_of
 from ladder.core.common.errors import LadderError
-from ladder.core.contract.identity import code_identity
+from ladder.core.contract.device_code import code_identity
 from ladder.core.contract.op import DTYPES, REAL, resolve_dtype
 
 LIBRARY = torch.library.Library("ladder", "FRAGMENT")

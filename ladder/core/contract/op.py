@@ -180,8 +180,8 @@ class OnGpu(NamedTuple):
 class Op:
     """A contract that every rung of one ladder fulfils.
 
-    A kernel takes the buffers in the order of `args`, then `dims` as `int`, then `first_rank` if
-    there are ranks, then `scalars`, then the rung's own scratch buffers. It is named after the op:
+    A kernel takes what it names of the buffers in `args`, the dimensions as `int`, `first_rank` if
+    there are ranks, `scalars`, and the rung's own scratch buffers. It is named after the op:
     `layernorm_forward`.
 
     reference    NumPy function of the same arrays in the same order, then scalars as keywords;
@@ -203,8 +203,8 @@ class Op:
                  reference gives for one of them
     fits         conditions between dimensions, "C % NH == 0" or "T <= P": other shapes have no
                  meaning
-    shapes       small and awkward shapes, in order; the checker runs them, and others that it
-                 derives from a rung (ladder/core/verify/shapes.py)
+    shapes       small and awkward shapes, in order, each with all dimensions; the checker runs
+                 them, and others that it derives from a rung (ladder/core/verify/shapes.py)
     also         shapes at which it runs every rung besides, because no rung's header tells that
                  they matter
     also_with    {tile heuristic: shape} at which it runs only the rungs whose header names that
@@ -218,7 +218,6 @@ class Op:
     name: str
     summary: str
     args: tuple[Arg, ...]
-    dims: tuple[str, ...]
     reference: Callable[..., None]
     flops: Callable[[Dims], int]
     shapes: tuple[Dims, ...]
@@ -234,6 +233,11 @@ class Op:
     also: tuple[Dims, ...] = ()
     also_with: Mapping[str, OnGpu] = field(default_factory=dict)
     cases: Mapping[str, Case] = field(default_factory=dict)
+
+    @property
+    def dims(self) -> tuple[str, ...]:
+        """Its dimensions, in their order."""
+        return tuple(self.shapes[0])
 
     @property
     def layer(self) -> str:

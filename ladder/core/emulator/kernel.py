@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ladder.core.common.errors import LadderError
-from ladder.core.contract.host_arrays import aligned_empty
+from ladder.core.contract.device import aligned_empty
 from ladder.core.contract.launch_plan import Launch
 from ladder.core.contract.peers import Peers, by_value
 from ladder.core.emulator import source

@@ -24,7 +24,7 @@ from ladder.core.common.errors import LadderError
 from ladder.core.common.install import ROOT
 from ladder.core.contract.binding import refuse_group
 from ladder.core.contract.device import NO_LINK, Device
-from ladder.core.contract.identity import code_identity
+from ladder.core.contract.device_code import code_identity
 from ladder.core.contract.ladder import PACKAGE, Ladder, find
 from ladder.core.contract.op import DTYPES, Dims, Op
 from ladder.core.contract.rung_file import Rung

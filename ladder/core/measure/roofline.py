@@ -65,7 +65,7 @@ def copy_bandwidth(device: Device, size: int = COPY_BYTES) -> float:
 def matrix_rate(device: Device, real: np.dtype, tf32: bool = False) -> float | None:
     """FLOPs per second of a large square product by the vendor's library, which accumulates in
     float32, with or without TF32. None on a device without such a library."""
-    multiply = device.libraries.matrix_product(tf32)
+    multiply = device.matrix_product(tf32)
     if multiply is None:
         return None
     n = MATRIX

@@ -41,7 +41,6 @@ def puzzle(
             name=f"puzzle.{spec.__name__}",
             summary=spec.__doc__ or "",
             args=args,
-            dims=tuple(dims.split()),
             reference=spec,
             flops=flops,
             shapes=shapes(dims, *sizes),

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ladder.core.common.errors import LadderError
-from ladder.core.common.occupancy import Occupancy
+from ladder.core.common.machine_code import Occupancy
 from ladder.core.contract.ladder import Ladder
 from ladder.core.contract.launch_plan import Launch
 from ladder.core.contract.op import DTYPES, Dims, format_dims

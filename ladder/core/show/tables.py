@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ladder.core.common.errors import LadderError
-from ladder.core.contract.identity import code_identity
+from ladder.core.contract.device_code import code_identity
 from ladder.core.contract.ladder import Ladder, find, ladders
 from ladder.core.contract.op import DTYPES, format_dims
 from ladder.core.contract.rung_file import Rung

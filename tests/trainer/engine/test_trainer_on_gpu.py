@@ -8,8 +8,7 @@ import pytest
 from ladder.core.common.errors import LadderError
 from ladder.core.contract.ladder import find
 from ladder.core.contract.op import DTYPES, SHORT
-from ladder.core.device.cpu import Cpu
-from ladder.core.device.open import open_device
+from ladder.core.device.open import Cpu, open_device
 from reference import adamw
 from tests.trainer.cpu_engines import distance, without_key_bias
 from tests.trainer.tiny import (

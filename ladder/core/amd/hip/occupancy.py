@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from ladder.core.amd.hip.compiler import TYPICAL, Resources
-from ladder.core.common.occupancy import Occupancy
+from ladder.core.common.machine_code import Occupancy
 from ladder.core.contract.launch_plan import Launch
 
 KIB = 1024

@@ -14,10 +14,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ladder.core.amd.isa.machine import Machine, Step
 from ladder.core.amd.isa.meaning import Instruction
 from ladder.core.amd.isa.operands import TYPES, Operand, constant, touched
-from ladder.core.amd.isa.waves import Waves
+from ladder.core.amd.isa.waves import Machine, Step, Waves
 from ladder.core.common.errors import LadderError
 
 _NAME = re.compile(r"v_(mfma|wmma)_f32_(\d+)x(\d+)x(\d+)_?(f16|bf16|f32)(?:_1k)?")

@@ -12,10 +12,9 @@ from dataclasses import replace
 import numpy as np
 
 from ladder.core.amd.isa import floats
-from ladder.core.amd.isa.machine import Machine, Step
 from ladder.core.amd.isa.meaning import Instruction
 from ladder.core.amd.isa.operands import TYPES, Operand, Read, Write, reader, touched, writer
-from ladder.core.amd.isa.waves import Waves
+from ladder.core.amd.isa.waves import Machine, Step, Waves
 from ladder.core.common.errors import LadderError
 
 Bits = tuple[int, ...]

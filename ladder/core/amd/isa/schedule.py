@@ -12,9 +12,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ladder.core.amd.isa.machine import Kind, Machine, Step
 from ladder.core.amd.isa.waits import LDS
-from ladder.core.amd.isa.waves import Waves
+from ladder.core.amd.isa.waves import Kind, Machine, Step, Waves
 from ladder.core.common.errors import LadderError
 
 PATIENCE = 4096  # steps back that a set takes before another one gets its turn

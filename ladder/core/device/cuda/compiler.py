@@ -16,8 +16,7 @@ import numpy as np
 from ladder.core.common import cache
 from ladder.core.common.errors import CompileError, LadderError
 from ladder.core.common.install import install
-from ladder.core.contract.device_code import INCLUDE
-from ladder.core.contract.identity import code_identity
+from ladder.core.contract.device_code import INCLUDE, code_identity
 from ladder.core.contract.op import REALS
 from ladder.core.contract.rung_file import Rung
 from ladder.core.contract.signature import with_c_linkage

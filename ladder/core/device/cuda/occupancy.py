@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ladder.core.common.occupancy import Occupancy
+from ladder.core.common.machine_code import Occupancy
 from ladder.core.contract.launch_plan import Launch
 from ladder.core.device.cuda.compiler import Resources
 

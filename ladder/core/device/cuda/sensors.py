@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, NamedTuple
 
-from ladder.core.contract.sensors import Reading, Sensors
+from ladder.core.contract.device import Reading, Sensors
 
 PERIOD_SECONDS = 0.1
 COUNTER_SECONDS = 0.005

@@ -31,7 +31,7 @@ def unique_id() -> bytes:
 
 
 class Communicator:
-    """This process's part of a group. See `ladder.core.contract.collectives.Communicator`."""
+    """This process's part of a group. See `ladder.core.contract.device.Communicator`."""
 
     name = "NCCL"
 

@@ -38,7 +38,7 @@ from pathlib import Path
 from ladder.core.common import cache
 from ladder.core.common.errors import LadderError
 from ladder.core.common.files import read_text
-from ladder.core.contract.identity import code_identity
+from ladder.core.contract.device_code import code_identity
 from ladder.core.contract.ladder import find
 from ladder.core.show.pictures import (
     accesses,

@@ -13,8 +13,7 @@ from ladder.core.contract.ladder import find
 from ladder.core.contract.op import format_dims
 from ladder.core.contract.rung_file import Rung
 from ladder.core.emulator.report import SECTOR, Access, Report
-from ladder.core.show.pictures.drawing import GLYPH, MARGIN, WIDTH, Drawing
-from ladder.core.show.pictures.palette import distinct
+from ladder.core.show.pictures.drawing import GLYPH, MARGIN, WIDTH, Drawing, distinct
 from ladder.core.show.source_code import lines_with, parse_shape
 from ladder.core.show.trace import is_of, trace
 

@@ -81,6 +81,7 @@ class Gpu(Cuda):
 
     def __init__(self):
         self.emulated = open_device("emulated")
+        self._products, self._layers = {}, {}
 
     def empty(self, shape, dtype):
         return GpuArray(self.emulated.empty(shape, dtype))
