@@ -11,8 +11,6 @@ answer with a stored one: an op that is named as slow is swapped and the step co
 that is named as wrong goes to the reference, and the gradients are compared again.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence

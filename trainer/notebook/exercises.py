@@ -1,7 +1,5 @@
 """The checkers of the exercises on the whole model: the order of a backward pass, and the floor."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any

@@ -9,8 +9,6 @@
 Nothing that it shows of measurements is typed: it is read from doc/results.
 """
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """A run of the trainer to play with: a small GPT-2 on letters, taken step by step in a notebook."""
 
-from __future__ import annotations
-
 import os
 import warnings
 from collections.abc import Collection, Mapping

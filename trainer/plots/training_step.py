@@ -3,8 +3,6 @@
 Each function draws the numbers that it is given; trainer/notebook/helpers.py reads them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

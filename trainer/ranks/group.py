@@ -8,8 +8,6 @@ ranks run the same program in lockstep. What one of them must know of another go
 are written once, by `exchange`; so a run asks its group, and has no case for being alone.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 from collections.abc import Callable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """`export` writes a rung as a program of its own, and prints the command that builds it."""
 
-from __future__ import annotations
-
 import argparse
 import functools
 import shlex

@@ -10,8 +10,6 @@ needs (ladder/core/show/exported), and samples of what the NumPy reference compu
 real type and GPU.
 """
 
-from __future__ import annotations
-
 import math
 import re
 import textwrap

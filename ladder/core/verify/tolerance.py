@@ -39,8 +39,6 @@ by 2 (v / u) (u |y| + s) more. The 2 leaves room for s, a largest change in only
 tensor cores that cut factors off instead of rounding them.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -25,15 +25,7 @@ import numpy as np
 
 from ladder.core.common.errors import LadderError
 from ladder.core.common.install import install
-from ladder.core.device.cupy.blas import (
-    ONE,
-    WORKSPACE_BYTES,
-    ZERO,
-    Multiplier,
-    PerStream,
-    check,
-    make_workspace,
-)
+from ladder.core.device.cupy import blas
 from ladder.core.device.cupy.protocol import Gpu
 
 DATA_TYPES = {"float32": 0, "float16": 2, "bfloat16": 14}
@@ -44,7 +36,7 @@ DEFAULT_ALGORITHM = -1
 DISALLOW_REDUCED_PRECISION_REDUCTION = 16  # split-K partial sums are added in float32, too
 
 
-class CuBlas(Multiplier):
+class CuBlas(blas.Multiplier):
     """cuBLAS; `compute` says how it multiplies."""
 
     title, types, operations = "cuBLAS", DATA_TYPES, OPERATIONS
@@ -62,7 +54,7 @@ class CuBlas(Multiplier):
     ) -> Iterator[int]:
         yield self._library.cublasSetStream_v2(handle, stream)
         # After the stream: setting that takes the workspace away again.
-        size = ctypes.c_size_t(WORKSPACE_BYTES)
+        size = ctypes.c_size_t(blas.WORKSPACE_BYTES)
         yield self._library.cublasSetWorkspace_v2(handle, workspace, size)
         yield self._library.cublasSetMathMode(handle, DISALLOW_REDUCED_PRECISION_REDUCTION)
 
@@ -136,7 +128,7 @@ class Linear:
         """Raises LadderError where there is no cuBLASLt."""
         self._device, self._library, self._compute = device, load("libcublasLt"), compute
         self._plans: dict[tuple[str, int, int, int, int], _Plan | None] = {}
-        self._workspaces = PerStream(device, functools.partial(make_workspace, device))
+        self._workspaces = blas.PerStream(device, functools.partial(blas.make_workspace, device))
         self._workspaces.current()
         self._handle = ctypes.c_void_p()
         with device.device:
@@ -156,19 +148,19 @@ class Linear:
         status = self._library.cublasLtMatmul(
             self._handle,
             plan.operation,
-            ctypes.byref(ONE),
+            ctypes.byref(blas.ONE),
             _address(weight),
             plan.weight,
             _address(inp),
             plan.inp,
-            ctypes.byref(ZERO),
+            ctypes.byref(blas.ZERO),
             _address(out),  # C, which is not read
             plan.out,
             _address(out),  # D
             plan.out,
             ctypes.byref(plan.algorithm),
             _address(self._workspaces.current()),
-            ctypes.c_size_t(WORKSPACE_BYTES),
+            ctypes.c_size_t(blas.WORKSPACE_BYTES),
             ctypes.c_void_p(self._device.stream.ptr),
         )
         self._check(status, where)
@@ -228,7 +220,7 @@ class Linear:
         preference = ctypes.c_void_p()
         self._check(self._library.cublasLtMatmulPreferenceCreate(ctypes.byref(preference)))
         values = {
-            MAX_WORKSPACE_BYTES: ctypes.c_uint64(WORKSPACE_BYTES),
+            MAX_WORKSPACE_BYTES: ctypes.c_uint64(blas.WORKSPACE_BYTES),
             REDUCTION_SCHEME_MASK: ctypes.c_uint32(REDUCTION_IN_COMPUTE_TYPE),
             **{matrix: ctypes.c_uint32(ALIGNMENT) for matrix in MIN_ALIGNMENTS},
         }
@@ -254,7 +246,7 @@ class Linear:
         self._check(set_attribute(operation, attribute, *_value(value)))
 
     def _check(self, status: int, where: str = "at its start") -> None:
-        check(status, self._device, where, "cuBLASLt")
+        blas.check(status, self._device, where, "cuBLASLt")
 
 
 def _epilogue(bias: bool, gelu: bool) -> int:
