@@ -12,8 +12,6 @@
 sets.py says how the files lie there.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import re

@@ -1,7 +1,5 @@
 """What holds: `check` rungs against the reference, `lint` their text; `doctor` on this machine."""
 
-from __future__ import annotations
-
 import argparse
 import math
 import os

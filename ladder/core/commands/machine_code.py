@@ -1,7 +1,5 @@
 """Rungs as machine code, without a GPU: `compile` all of them, look at one with `sass` or `isa`."""
 
-from __future__ import annotations
-
 import argparse
 import functools
 import math

@@ -1,7 +1,5 @@
 """What the commands share: how they are added, and the options of a call (device, dtype, shape)."""
 
-from __future__ import annotations
-
 import argparse
 import os
 from collections.abc import Callable

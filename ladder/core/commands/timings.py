@@ -1,7 +1,5 @@
 """How fast: `bench` times rungs, `pick` finds the fastest for a shape, `latency` times loads."""
 
-from __future__ import annotations
-
 import argparse
 import re
 from collections.abc import Sequence

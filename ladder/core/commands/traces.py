@@ -1,7 +1,5 @@
 """What a rung does: `trace` counts its memory accesses, `ncu` says how to profile it."""
 
-from __future__ import annotations
-
 import argparse
 import functools
 from pathlib import Path

@@ -7,8 +7,6 @@ After a rung was timed, its result is checked on the same buffers. A time below 
 (ladder/core/measure/roofline.py) is an error: the kernel skipped work, or the timing is wrong.
 """
 
-from __future__ import annotations
-
 import datetime
 import functools
 import importlib.metadata

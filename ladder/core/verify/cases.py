@@ -4,8 +4,6 @@ All rungs of a ladder are compared with the same cases, and the reference in flo
 than any kernel. So the cases that were used last are kept, as long as they fit into `MOST_KEPT`.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator, Sequence
 

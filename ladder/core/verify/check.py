@@ -22,8 +22,6 @@ By default the shapes are derived from the rung (shapes.py).
 ladder/core/verify/tolerance.py derives how far a result may be from the reference.
 """
 
-from __future__ import annotations
-
 import functools
 import itertools
 import math

@@ -1,7 +1,5 @@
 """Random inputs for an op, as checks and measurements use them."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 

@@ -11,8 +11,6 @@ ladder.core.verify.sandbox`: it reads one JSON request from its standard input, 
 answer to a file.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import os

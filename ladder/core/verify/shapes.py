@@ -23,8 +23,6 @@ Of the combinations of sizes at which something changes, a greedy set cover take
 the most new goals for the time that they take on the emulator. An op's own shapes are among them.
 """
 
-from __future__ import annotations
-
 import functools
 import itertools
 import math
