@@ -30,14 +30,7 @@ from trainer.model.calls import (
     op_calls,
 )
 from trainer.model.model_config import ModelConfig
-from trainer.model.sharding import (
-    LEAST_GATHERED,
-    Bucket,
-    Sharding,
-    Slice,
-    Vector,
-    share_of,
-)
+from trainer.model.sharding import LEAST_GATHERED, Bucket, Sharding, Slice, Vector, share_of
 
 # Streams of random words: a model's dropouts count from 0, the rounding of weights from here, in
 # the order of the model's parameters.
