@@ -4,6 +4,8 @@ rng = (seed low, seed high, step, micro-step). It is a buffer and not a scalar b
 it changes while a captured graph is replayed. Each dropout of one step has its own `stream`.
 """
 
+from dataclasses import replace
+
 import numpy as np
 
 from ladder.core.contract.ladder import Ladder
@@ -41,18 +43,12 @@ forward = Op(
     cases=CASES,
 )
 
-backward = Op(
+backward = replace(
+    forward,
     name="dropout.backward",
     summary="dinp = dout / (1 - p) under the mask of the forward pass, drawn again",
     args=(write("dinp", "N"), read("dout", "N"), read("rng", "4", "uint32")),
-    scalars=SCALARS,
-    scalar_values=VALUES,
     reference=dropout.backward,
-    flops=lambda d: d["N"],
-    shapes=SHAPES,
-    bench=BENCH,
-    make_inputs=inputs,
-    cases=CASES,
 )
 
 LADDERS = (Ladder(forward), Ladder(backward))
