@@ -87,7 +87,7 @@ def table(op: str, link: Link, rungs: Sequence[str] = (), **which: str) -> str:
                 name = f"{link(rung)} {row.name}{remarks(rung)}{row.since}"
         cells = [
             name,
-            f"{row.us:,.2f}" if row.us < 100 else f"{row.us:,.1f}",
+            duration(row.us, 2 if row.us < 100 else 1),
             f"{row.gain:.2f}" if row.gain else "",
             rate(row.rate),
             percent(row.of_roof),
@@ -114,8 +114,8 @@ def gain(op: str, before: Rung, after: Rung) -> str:
             first, second = rows[before.id], rows[after.id]
             unit = "TFLOP/s" if by_products(measurement) else "GB/s"
             lines.append(
-                f"| {measurement['shape']}, {measurement['dtype']} | {first.us:,.1f}{first.since} "
-                f"| {second.us:,.1f}{second.since} | {first.us / second.us:.2f} "
+                f"| {measurement['shape']}, {measurement['dtype']} | {duration(first.us)}{first.since} "
+                f"| {duration(second.us)}{second.since} | {first.us / second.us:.2f} "
                 f"| {rate(second.rate)} {unit} | {percent(second.of_roof)} |"
             )
         if lines:
@@ -297,6 +297,11 @@ def _listed(ladder: Ladder, rungs: list[Rung]) -> str:
 def machine(device: Mapping[str, Any]) -> str:
     """What a time was measured on."""
     return f"{device['gpu']}, driver {device.get('driver', '?')}, NVRTC {device.get('nvrtc', '?')}"
+
+
+def duration(us: float, digits: int = 1) -> str:
+    """Microseconds; from 10,000 on, milliseconds with their unit."""
+    return f"{us:,.{digits}f}" if us < 10_000 else f"{us / 1000:,.4g} ms"
 
 
 def percent(share: float) -> str:
