@@ -24,7 +24,6 @@ import numpy as np
 
 from ladder.core.common.errors import LadderError
 from ladder.core.contract.launch_plan import Launch
-from ladder.core.contract.libraries import GroupSum, LinearLayer, MatrixProduct
 from ladder.core.contract.rung_file import Rung
 from ladder.core.contract.target import Target
 
@@ -202,16 +201,17 @@ class Device(ABC):
     # ---- the vendor's libraries: None where there is none. Each is made when it is first asked for
     # ---- (not while a graph records); LadderError where it does not load ----
 
-    def matrix_product(self, tf32: bool = False) -> MatrixProduct | None:
-        """The product of two matrices (cuBLAS); `tf32`: float32 is multiplied as TF32."""
+    def matrix_product(self, tf32: bool = False) -> Any:
+        """Multiplies two matrices (cuBLAS), as `Multiplier` of ladder/core/device/cupy/blas.py;
+        `tf32`: float32 is multiplied as TF32."""
         return None
 
-    def linear_layer(self, tf32: bool = False) -> LinearLayer | None:
-        """A linear layer in one kernel (cuBLASLt)."""
+    def linear_layer(self, tf32: bool = False) -> Any:
+        """A linear layer in one kernel: `Linear` of ladder/core/device/cuda/cublas.py."""
         return None
 
-    def group_sum(self) -> GroupSum | None:
-        """Of a group of devices, an all-reduce (NCCL)."""
+    def group_sum(self) -> Any:
+        """Of a group of devices, an all-reduce: `GroupSum` of ladder/core/device/cupy/nccl.py."""
         return None
 
     # ---- its state ----
