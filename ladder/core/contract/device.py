@@ -34,10 +34,8 @@ NO_LINK = (
 ALIGNMENT = 256  # bytes, as cudaMalloc aligns: a kernel may use 16-byte loads on any buffer
 
 
-class Kernel(Protocol):
-    """A compiled kernel. `args`: arrays, None (a null pointer) and NumPy scalars, in order."""
-
-    def __call__(self, launch: Launch, args: tuple[Any, ...]) -> None: ...
+# A compiled kernel. Its arguments are arrays, None (a null pointer) and NumPy scalars, in order.
+Kernel = Callable[[Launch, tuple[Any, ...]], None]
 
 
 @dataclass(frozen=True)
@@ -112,30 +110,6 @@ class Communicator(Protocol):
         be gone before."""
 
 
-class Processes(Protocol):
-    """How the device of this process and those of others become a group."""
-
-    def new_group(self) -> bytes:
-        """The name of a new group of processes, which one of them makes and all hand to
-        `join_group`."""
-
-    def join_group(self, name: bytes, rank: int, size: int) -> Communicator:
-        """Join a group as rank `rank` of `size`, each on a device of its own, through the vendor's
-        library (NCCL). Waits until all have. Raises LadderError where that is not possible."""
-
-    def join_p2p(
-        self,
-        exchange: Callable[[str, bytes], Sequence[bytes]],
-        rank: int,
-        size: int,
-        beside: bool,
-    ) -> Communicator:
-        """The same for the processes of one machine, by kernels that load and store in the memory
-        of each other's devices. `exchange` hands bytes to all ranks and returns those of each, and
-        is called with the same name by all; `beside`: arrays are exchanged while the device does
-        other work. Raises LadderError, on all ranks, where one cannot reach another."""
-
-
 class Device(ABC):
     """What check, bench, picker and trainer know of a machine. What a subclass does not say itself
     is that of NumPy's arrays in the memory of the host, and of work that is done at once.
@@ -170,9 +144,9 @@ class Device(ABC):
     l2_bytes = 0
 
     @property
-    def processes(self) -> Processes | None:
-        """How it exchanges arrays with the devices of other processes; None where the arrays are
-        the host's, and the host exchanges them, and for a group."""
+    def processes(self) -> Any:
+        """What exchanges its arrays with the devices of other processes, as `CupyGpu` does; None
+        where the arrays are the host's, and the host exchanges them, and for a group."""
         return None
 
     @abstractmethod
