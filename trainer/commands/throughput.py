@@ -6,7 +6,6 @@ library computes them, so the difference is the time of the reference's own code
 
 from __future__ import annotations
 
-import resource
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ import numpy as np
 
 from ladder.core.common.errors import LadderError
 from ladder.core.common.files import read_json
+from ladder.core.common.host import peak_memory
 from ladder.core.measure import results
 from trainer.commands import gpu_condition
 from trainer.commands.op_timing import energy_in_words, energy_of_step, rows_of, time_in_step
@@ -62,7 +62,6 @@ def measure(flags: Flags) -> tuple[dict[str, Any], dict[str, Any]]:
             begin=sensors.begin,
         )
         sensed = sensors.end()
-    peak_memory = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # Linux: in KiB
     roof = roof_of(device, job.config.real)
     table = rows_of(engine, time_in_step(engine), roof)
     low, median, high = np.percentile(steps, (10, 50, 90))
@@ -76,7 +75,7 @@ def measure(flags: Flags) -> tuple[dict[str, Any], dict[str, Any]]:
         "floor_ms": sum(row["floor_ms"] for row in table),
         **in_giga(roof),
         "device_bytes": sum(size for _, size in engine.memory_table()),
-        "peak_memory_bytes": peak_memory,
+        "peak_memory_bytes": peak_memory(),
         **gpu_condition.entry(sensed),
         **energy_of_step(engine, job.tokens),
         "ops": table,

@@ -27,6 +27,7 @@ from typing import Any, Literal
 import numpy as np
 
 from ladder.core.common.errors import CompileError, LadderError
+from ladder.core.common.host import cores
 from ladder.core.contract.device import refuse_tile
 from ladder.core.contract.dtypes import REALS
 from ladder.core.contract.host_arrays import HostArrays
@@ -105,7 +106,7 @@ class Emulated(HostArrays):
     ):
         if warp not in (32, 64):
             raise LadderError(f"a warp has 32 or 64 threads, not {warp}")
-        workers = 1 if count_branches else workers or len(os.sched_getaffinity(0))
+        workers = 1 if count_branches else workers or cores()
         self._counts_branches = count_branches
         self._counted: dict[Path, list[ctypes.CDLL]] = {}  # libraries by the rung's file
         self._settings = Settings(
