@@ -45,6 +45,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     replace_unprintable()
     try:
         arguments = sys.argv[1:] if arguments is None else arguments
+        if "" in arguments:  # a variable of the shell that is not set
+            raise LadderError("an argument is empty; give it a value, or leave it out")
         options = _parser().parse_args(arguments or ["--help"])
         status: int = options.run(options)
         return status

@@ -16,6 +16,7 @@ from rich.table import Table
 
 from ladder.core.common.command_line import Parser
 from ladder.core.common.finding import Finding
+from ladder.core.common.host import cores
 from ladder.core.common.install import pip
 from ladder.core.device import inventory
 from ladder.core.device.cpu import Cpu
@@ -96,6 +97,8 @@ def numpy() -> Finding:
         if name in os.environ:
             found += f", {name}={os.environ[name]}"
     remedy = f"that is slow; to get NumPy's own wheel: {pip('install --force-reinstall numpy')}"
+    if (load := os.getloadavg()[0]) > cores():
+        remedy = f"that is slow, but {load:.0f} programs share {cores()} cores; look again later"
     return Finding("NumPy", found, remedy if rate < 10 else None)
 
 
@@ -110,7 +113,7 @@ def processor_name() -> str:
 
 
 def processor() -> Finding:
-    return Finding("CPU", f"{len(os.sched_getaffinity(0))} cores to use, {processor_name()}")
+    return Finding("CPU", f"{cores()} cores to use, {processor_name()}")
 
 
 def memory(available: int | None) -> Finding:
