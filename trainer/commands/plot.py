@@ -15,17 +15,21 @@ from ladder.core.common.command_line import Parser
 from ladder.core.common.errors import LadderError
 from trainer.files import logs
 from trainer.files.logs import History
-from trainer.plots.course import MARKS, SMOOTHED, draw, read_losses
+from trainer.plots.course import MARKS, SMOOTHED, draw, read_losses, typical
 from trainer.report import Display, open_console
 
 PICTURES = (".png", ".svg", ".pdf")
+COLUMNS = (
+    *("steps", "last training", "best validation", "at step", "best HellaSwag"),
+    *("ms/step", "tokens/s"),
+)
 
 
 def main(argv: Sequence[str]) -> int:
     parser = Parser(
         prog="python -m trainer plot",
-        description="Draw losses, evaluations, learning rate and gradient norm of one or more runs "
-        "over each other, and print their best values.",
+        description="Draw losses, evaluations, time of a step, learning rate and gradient norm of "
+        "one or more runs over each other, and print their best values and median speed.",
     )
     parser.add_argument(
         "run", type=Path, nargs="+", help="the folder of a run, also of llm.c's, or its log"
@@ -60,16 +64,17 @@ def main(argv: Sequence[str]) -> int:
         raise LadderError(f"-o {output}: its name must end in {', '.join(PICTURES)}")
     runs = {name: read_losses(log) for name, log in zip(_names(logs_of), logs_of, strict=True)}
     Display(open_console(), 0).table(
-        ("run", "steps>", "last training>", "best validation>", "at step>", "best HellaSwag>"),
+        ("run", *(f"{name}>" for name in COLUMNS)),
         [(name, *best_values(history)) for name, history in runs.items()],
     )
     print(draw(runs, output, words.smooth, words.marks))
     return 0
 
 
-def best_values(run: History) -> tuple[str, str, str, str, str]:
-    """Steps, the mean training loss of the last hundredth of them, the least validation loss and
-    its step, and the highest accuracy, as a table shows them."""
+def best_values(run: History) -> tuple[str, ...]:
+    """What a table shows in COLUMNS: steps, the mean training loss of the last hundredth of them,
+    the least validation loss and its step, the highest accuracy, and the medians of a step's time
+    and speed; "-" for what the log does not have."""
     steps = max((curve[-1][0] for curve in (run.train, run.val) if curve), default=0)
     tail = [loss for _, loss in run.train[-max(1, len(run.train) // SMOOTHED) :]]
     training = f"{statistics.fmean(tail):.4f}" if tail else "-"
@@ -78,7 +83,10 @@ def best_values(run: History) -> tuple[str, str, str, str, str]:
         step, loss = min(run.val, key=lambda pair: pair[1])
         validation, at = f"{loss:.4f}", f"{step:,}"
     accuracy = f"{max(value for _, value in run.evaluation):.4f}" if run.evaluation else "-"
-    return f"{steps:,}", training, validation, at, accuracy
+    times, speeds = typical(run.ms), typical(run.speed)
+    ms = "-" if times is None else f"{times:,.2f}"
+    speed = "-" if speeds is None else f"{speeds:,.0f}"
+    return f"{steps:,}", training, validation, at, accuracy, ms, speed
 
 
 def _names(logs_of: Sequence[Path]) -> list[str]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import statistics
 from pathlib import Path
 from typing import NamedTuple
 
 from ladder.core.common.errors import LadderError
 from trainer.files import logs
-from trainer.files.logs import History
+from trainer.files.logs import Curve, History
 
 
 class Mark(NamedTuple):
@@ -52,12 +53,20 @@ def draw(
     from trainer.plots import runs as plots  # takes half a second: not before a run begins
     from trainer.plots.style import save
 
+    first = next(iter(runs.values()))
+    start = dict(first.train)
     curves = {
-        name: {
+        _label(name, run) if 1 < len(runs) <= len(plots.COLOURS) else name: {
             plots.TRAINING: run.train,
             plots.VALIDATION: run.val,
             plots.TRAIN_SPLIT: run.train_split,
             plots.EVALUATION: run.evaluation,
+            plots.DIFFERENCE: [
+                (step, loss - start[step])
+                for step, loss in run.train
+                if run is not first and step in start
+            ],
+            plots.TIME: run.ms[1:],
             plots.RATE: run.lr,
             plots.NORM: run.norm,
         }
@@ -73,6 +82,21 @@ def draw(
     figure = plots.draw_runs(curves, title, window, lines)
     save(figure, path)
     return path
+
+
+def typical(curve: Curve) -> float | None:
+    """The median of a step's time or speed, without the first step, which takes longer."""
+    values = [value for _, value in curve]
+    return statistics.median(values[1:] or values) if values else None
+
+
+def _label(name: str, run: History) -> str:
+    """A run's name with what it came to: its last validation loss and its median speed."""
+    loss, ms, speed = run.val[-1][1] if run.val else None, typical(run.ms), typical(run.speed)
+    facts = [f"validation {loss:.4f}"] if loss is not None else []
+    facts += [f"{ms:,.1f} ms/step"] if ms is not None else []
+    facts += [f"{speed:,.0f} tokens/s"] if speed is not None else []
+    return f"{name}: {', '.join(facts)}" if facts else name
 
 
 def read_losses(log: Path) -> History:
