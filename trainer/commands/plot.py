@@ -7,22 +7,16 @@ llm.c's notebook draws (karpathy/llm.c, dev/vislog.ipynb).
 from __future__ import annotations
 
 import os
-import statistics
 from collections.abc import Sequence
 from pathlib import Path
 
 from ladder.core.common.command_line import Parser
 from ladder.core.common.errors import LadderError
 from trainer.files import logs
-from trainer.files.logs import History
-from trainer.plots.course import MARKS, SMOOTHED, draw, read_losses, typical
+from trainer.plots.course import COLUMNS, MARKS, SMOOTHED, best_values, draw, read_losses
 from trainer.report import Display, open_console
 
 PICTURES = (".png", ".svg", ".pdf")
-COLUMNS = (
-    *("steps", "last training", "best validation", "at step", "best HellaSwag"),
-    *("ms/step", "tokens/s"),
-)
 
 
 def main(argv: Sequence[str]) -> int:
@@ -69,24 +63,6 @@ def main(argv: Sequence[str]) -> int:
     )
     print(draw(runs, output, words.smooth, words.marks))
     return 0
-
-
-def best_values(run: History) -> tuple[str, ...]:
-    """What a table shows in COLUMNS: steps, the mean training loss of the last hundredth of them,
-    the least validation loss and its step, the highest accuracy, and the medians of a step's time
-    and speed; "-" for what the log does not have."""
-    steps = max((curve[-1][0] for curve in (run.train, run.val) if curve), default=0)
-    tail = [loss for _, loss in run.train[-max(1, len(run.train) // SMOOTHED) :]]
-    training = f"{statistics.fmean(tail):.4f}" if tail else "-"
-    validation, at = "-", "-"
-    if run.val:
-        step, loss = min(run.val, key=lambda pair: pair[1])
-        validation, at = f"{loss:.4f}", f"{step:,}"
-    accuracy = f"{max(value for _, value in run.evaluation):.4f}" if run.evaluation else "-"
-    times, speeds = typical(run.ms), typical(run.speed)
-    ms = "-" if times is None else f"{times:,.2f}"
-    speed = "-" if speeds is None else f"{speeds:,.0f}"
-    return f"{steps:,}", training, validation, at, accuracy, ms, speed
 
 
 def _names(logs_of: Sequence[Path]) -> list[str]:

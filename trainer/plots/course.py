@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from ladder.core.common.errors import LadderError
 from trainer.files import logs
-from trainer.files.logs import Curve, History
+from trainer.files.logs import History
 
 
 class Mark(NamedTuple):
@@ -30,6 +30,10 @@ MARKS = {  # by GPT-2's size; GPT-3's is the next to it: 125M, 350M, 760M, 1.3B
     "774M": Mark(3.000580, 0.431986, 0.510),
     "1558M": Mark(2.831273, 0.488946, 0.547),
 }
+COLUMNS = (  # of a table of runs
+    *("steps", "last training", "best validation", "at step", "best HellaSwag"),
+    *("ms/step", "tokens/s"),
+)
 SMOOTHED = 100  # the moving average takes this part of a run's steps, unless --smooth says another
 
 
@@ -84,19 +88,31 @@ def draw(
     return path
 
 
-def typical(curve: Curve) -> float | None:
-    """The median of a step's time or speed, without the first step, which takes longer."""
-    values = [value for _, value in curve]
-    return statistics.median(values[1:] or values) if values else None
+def best_values(run: History) -> tuple[str, ...]:
+    """What a table shows in COLUMNS: steps, the mean training loss of the last hundredth of them,
+    the least validation loss and its step, the highest accuracy, and the medians of a step's time
+    and speed; "-" for what the log does not have."""
+    steps = max((curve[-1][0] for curve in (run.train, run.val) if curve), default=0)
+    tail = [loss for _, loss in run.train[-max(1, len(run.train) // SMOOTHED) :]]
+    training = f"{statistics.fmean(tail):.4f}" if tail else "-"
+    validation, at = "-", "-"
+    if run.val:
+        step, loss = min(run.val, key=lambda pair: pair[1])
+        validation, at = f"{loss:.4f}", f"{step:,}"
+    accuracy = f"{max(value for _, value in run.evaluation):.4f}" if run.evaluation else "-"
+    # Without the first step, which takes longer: caches are cold, and kernels may be compiled.
+    times, speeds = ([value for _, value in curve][1:] for curve in (run.ms, run.speed))
+    ms = f"{statistics.median(times):,.2f}" if times else "-"
+    speed = f"{statistics.median(speeds):,.0f}" if speeds else "-"
+    return f"{steps:,}", training, validation, at, accuracy, ms, speed
 
 
 def _label(name: str, run: History) -> str:
-    """A run's name with what it came to: its last validation loss and its median speed."""
-    loss, ms, speed = run.val[-1][1] if run.val else None, typical(run.ms), typical(run.speed)
-    facts = [f"validation {loss:.4f}"] if loss is not None else []
-    facts += [f"{ms:,.1f} ms/step"] if ms is not None else []
-    facts += [f"{speed:,.0f} tokens/s"] if speed is not None else []
-    return f"{name}: {', '.join(facts)}" if facts else name
+    """A run's name with its least validation loss and its speed, as far as they are known."""
+    _, _, loss, _, _, ms, speed = best_values(run)
+    facts = f"validation {loss}", f"{ms} ms/step", f"{speed} tokens/s"
+    known = ", ".join(fact for fact in facts if "-" not in fact.split())
+    return f"{name}: {known}" if known else name
 
 
 def read_losses(log: Path) -> History:

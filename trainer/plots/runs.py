@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import cycle
 from typing import Any
 
 import numpy as np
@@ -22,8 +21,7 @@ DIFFERENCE = "training loss minus the first run's"
 TIME, RATE, NORM = "time of a step", "learning rate", "gradient norm"
 NOISY = (TRAINING, DIFFERENCE, TIME, NORM)  # a value a step, which is smoothed
 COLOURS = (BLUE, ORANGE, GREEN, "#7a3e9d", "#e9b44c", INK)
-# Points: each line is broader than the one drawn after it, so that lines that coincide are seen.
-THIN, BROADER, MOST_BROADER = 1.3, 3.0, 6.0
+THIN, SPREAD = 1.3, 6.0  # points; lines that coincide are broader below than above
 MOST_DOTS = 40  # of a curve; beyond, they would hide it
 GRID_COLUMNS = 6  # shared by one to three panels
 
@@ -52,14 +50,12 @@ def draw_runs(
         [name for name in row for _ in range(GRID_COLUMNS // len(row))] for row in rows
     ]
     heights = [3.2, 1.9, 1.9][: len(rows)]
-    widths = [THIN]
-    if 1 < len(runs) <= len(COLOURS):
-        step = min(BROADER, MOST_BROADER / (len(runs) - 1))
-        widths = [THIN + step * later for later in reversed(range(len(runs)))]
+    few = len(runs) <= len(COLOURS)
+    widths = [THIN + few * SPREAD * above / len(runs) for above in reversed(range(len(runs)))]
     figure = Figure(figsize=(9.5, sum(heights) + 0.7), dpi=140, layout="constrained")
     panels = figure.subplot_mosaic(mosaic, height_ratios=heights)
     for name, axes in panels.items():
-        looks = zip(runs.items(), colours_of(len(runs)), cycle(widths))
+        looks = zip(runs.items(), colours_of(len(runs)), widths, strict=True)
         for (run, curves), colour, width in looks:
             if curves.get(name):
                 _draw_curve(axes, curves[name], name, run, colour, width, window)
@@ -86,8 +82,7 @@ def draw_runs(
         names = [name for name in runs if name in lines]
         legend = figure.legend(
             [lines[name] for name in names], names, frameon=False, fontsize=8,
-            ncols=min(2 if len(names) <= len(COLOURS) else 4, len(names)),
-            loc="outside lower center",
+            ncols=min(2 if few else 4, len(names)), loc="outside lower center",
         )  # fmt: skip
         for text in legend.get_texts():
             text.set_parse_math(False)  # nor is it in the name of a run

@@ -63,8 +63,8 @@ def test_two_rungs_that_learn_the_same_are_told_apart_by_width_difference_and_ti
     assert list(panels[runs.DIFFERENCE].lines[0].get_ydata()) == [0, 0, 0]
     assert [max(line.get_ydata()) for line in panels[runs.TIME].lines] == [5.0, 2.5]
     assert [text.get_text() for text in saved[0].legends[0].get_texts()] == [
-        "slow: validation 4.1250, 5.0 ms/step, 200,000 tokens/s",
-        "fast: validation 4.1250, 2.5 ms/step, 400,000 tokens/s",
+        "slow: validation 4.1250, 5.00 ms/step, 200,000 tokens/s",
+        "fast: validation 4.1250, 2.50 ms/step, 400,000 tokens/s",
     ]
 
 
