@@ -76,8 +76,7 @@ class RunLog:
         also: Callable[[Mapping[str, Any]], None] = lambda entry: None,
     ) -> None:
         """Start both logs afresh, or go on at step `resume_at`: what an interrupted run has logged
-        from there on is dropped, since these steps run again. `also` gets each entry of log.jsonl,
-        too."""
+        from there on is dropped, since these steps run again. `also` gets each entry, too."""
         self.also = also
         self.text = directory / "main.log"
         self.json = directory / "log.jsonl"

@@ -16,8 +16,8 @@ def require(names: str) -> None:
     """Raise LadderError where the library of one of these trackers, with commas between them, is
     not installed. An extra of pyproject.toml has the library's name."""
     for name in filter(None, names.split(",")):
-        found = importlib.util.find_spec(name)
-        if found is None or found.origin is None:  # without an origin it is a folder of that name
+        # A folder of that name counts as a module, but has no origin.
+        if getattr(importlib.util.find_spec(name), "origin", None) is None:
             raise LadderError(f"--report-to {name}: it is not installed; {install(name)} adds it")
 
 
@@ -28,7 +28,7 @@ class Trackers:
         self,
         names: str,
         directory: Path,
-        settings: Mapping[str, Any],
+        settings: dict[str, Any],
         resumed: bool,
         say: Callable[[str], None],
     ) -> None:
@@ -46,10 +46,11 @@ class Trackers:
                     continue
                 library = self.trackers[name] = importlib.import_module(name)
                 place = {"dir": str(directory)} if name == "wandb" else {}
-                shown = {"name": directory.name, "config": dict(settings)}
-                library.init(project="kernel-ladder", **shown, **place)
+                place["name"] = directory.name
+                library.init(project="kernel-ladder", config=settings, **place)
         except Exception as error:  # of a library: no network, no login, no room
-            raise LadderError(f"--report-to {name}: {_first_line(error)}") from None
+            why = " ".join(str(error).split())
+            raise LadderError(f"--report-to {name}: {why}") from None
 
     def log(self, entry: Mapping[str, Any]) -> None:
         """Tell the numbers of an entry of the log."""
@@ -65,7 +66,7 @@ class Trackers:
                 what(tracker)
             except Exception as error:  # noqa: PERF203  # the others are told all the same
                 del self.trackers[name]
-                self.say(f"note: {name} is told no more: {_first_line(error)}")
+                self.say(f"note: {name} is told no more: {' '.join(str(error).split())}")
 
 
 class _TensorBoard:
@@ -81,7 +82,3 @@ class _TensorBoard:
         for name, number in numbers.items():
             self.writer.add_scalar(name, number, step)
         self.writer.flush()
-
-
-def _first_line(error: Exception) -> str:
-    return next(iter(str(error).splitlines()), type(error).__name__)

@@ -14,8 +14,6 @@ from trainer.flags import Flags
 
 
 class Library:
-    """wandb and TensorBoard, whose file must be of the last run alone."""
-
     __spec__ = SimpleNamespace(origin="here")
     fails_at = None
 
@@ -27,13 +25,13 @@ class Library:
 
     def log(self, numbers, step):
         if step == self.fails_at:
-            raise OSError("no network\nand more")
+            raise OSError("no network")
         self.told.append({"step": step, **numbers})
 
     def finish(self):
         self.told.append("finish")
 
-    def Writer(self, folder):
+    def Writer(self, folder):  # TensorBoard's; its file must be of the last run alone
         Path(folder, "events.out.tfevents.1").touch(exist_ok=False)
         done = {"flush": lambda: None, "close": lambda: None}
         return SimpleNamespace(add_scalar=lambda *scalar: self.scalars.append(scalar), **done)
