@@ -1,7 +1,5 @@
 """`--report-to`: the numbers of `log.jsonl`, also for TensorBoard, Weights & Biases or Trackio."""
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 from collections.abc import Callable, Mapping

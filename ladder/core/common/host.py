@@ -1,7 +1,5 @@
 """What this machine lets a process have, where Linux and macOS say it in different ways."""
 
-from __future__ import annotations
-
 import os
 import resource
 import sys
