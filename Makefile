@@ -15,7 +15,7 @@ ACCELERATOR := $(if $(CUDA),$(if $(filter 12,$(CUDA)),cuda12,$(if $(filter 11 10
 TEST_PROCESSES := $(shell n=$$(nproc); [ $$n -gt 8 ] && echo 8 || echo $$n)
 
 # What spells out the repository's address; tests/test_address.py compares them.
-ADDRESSED := pyproject.toml README.md doc/where_it_runs.md notebooks/13_colab.ipynb
+ADDRESSED := pyproject.toml CITATION.cff README.md notebooks/13_colab.ipynb
 
 .PHONY: help setup amd train test sweep check lint newcomer size notebooks site sitetest bench profile climb \
   doctor address lock clean
@@ -77,10 +77,10 @@ climb: $(VENV)/.core  ## what each ladder is worth to the training step, on a GP
 doctor: $(VENV)/.core  ## say what this machine has, and what will run on it
 	@$(RUN) -m trainer doctor
 
-# A line that still says YOUR_NAME after that explains it, and goes.
+# What needs an address is a comment until there is one.
 address: $(ADDRESSED)  ## enter the owner on GitHub wherever YOUR_NAME stands: make address OWNER=name
 	@$(if $(OWNER),,echo "say who owns the repository on GitHub: make address OWNER=name" >&2; exit 2)
-	@sed -i 's#YOUR_NAME/kernel-ladder#$(OWNER)/kernel-ladder#g; /YOUR_NAME/d' $^
+	@sed -i 's/<!-- with an address: \(.*\) -->/\1/; s/^# with an address: //; s#YOUR_NAME/kernel-ladder#$(OWNER)/kernel-ladder#g; /YOUR_NAME/d' $^
 
 clean:  ## remove .venv, runs and caches inside the repository
 	rm -rf $(VENV) build runs .pytest_cache .ruff_cache .mypy_cache .hypothesis
