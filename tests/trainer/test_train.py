@@ -123,6 +123,10 @@ def test_token_files_of_one_split_name_those_of_the_other(tmp_path):
     words = own_set(tmp_path)
     _, screen = run(tmp_path, steps=1, **words)
     assert "3,200 tokens to train on, 1,600 to validate" in screen
+    write_tokens(tmp_path / "old_train.bin", np.arange(900) % 251)
+    write_tokens(tmp_path / "old_val.bin", np.arange(800) % 251)
+    prefix = {"train_data": str(tmp_path / "old"), "output": str(tmp_path / "old_run")}
+    assert "900 tokens to train on, 800 to validate" in run(tmp_path, steps=1, **prefix)[1]
     validation = {"train_data": None, "val_data": str(tmp_path / "mine_val_*.bin")}
     run(tmp_path, **{**words, **validation, "steps": 1, "output": str(tmp_path / "o")})
     assert losses(tmp_path / "run") == losses(tmp_path / "o")

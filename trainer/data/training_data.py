@@ -14,7 +14,7 @@ from trainer.data.datasets import data_directory, play_instead, prepare
 from trainer.data.download import DownloadError
 from trainer.data.multiple_choice import Example
 from trainer.data.random_offsets import Loader, RandomOffsetLoader
-from trainer.data.token_files import TokenLoader, find_shards, pair_of, read_count
+from trainer.data.token_files import TokenLoader, find_shards, pair_of, read_count, spelled_out
 from trainer.data.tokenizers import GPT2Tokenizer, Tokenizer, get_tokenizer
 from trainer.flags import Flags, TrainConfig
 
@@ -75,7 +75,11 @@ def open_data(flags: Flags, data_dir: Path, name: str) -> Data:
 
 def _token_files(flags: Flags) -> tuple[str, str]:
     """The patterns of -i and -j; where one is missing, the other split of the same set."""
-    splits = {"train": ("-i", flags.train_data), "val": ("-j", flags.val_data)}
+    train, val = flags.train_data, flags.val_data
+    splits = {
+        "train": ("-i", train and spelled_out(train, "train")),
+        "val": ("-j", val and spelled_out(val, "val")),
+    }
     patterns = []
     for split, other in (("train", "val"), ("val", "train")):
         (flag, pattern), (given, named) = splits[split], splits[other]
