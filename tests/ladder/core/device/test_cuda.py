@@ -11,7 +11,7 @@ from ladder.core.common.errors import LadderError
 from ladder.core.contract import rung_file
 from ladder.core.contract.dtypes import DTYPES
 from ladder.core.contract.launch_plan import Launch
-from ladder.core.device.cuda import gpu
+from ladder.core.device.cuda import gpu, installation
 from ladder.core.device.open import open_device
 
 # ---- without a GPU ----
@@ -29,6 +29,22 @@ def test_without_cupy_the_extra_for_the_driver_is_named(driver, extra, monkeypat
     monkeypatch.setitem(sys.modules, "cupy", None)
     with pytest.raises(LadderError, match=rf"CuPy .*\[{extra}\]"):
         open_device("cuda")
+
+
+@pytest.mark.parametrize(
+    ("driver", "script", "remedy"),
+    [
+        (11040, "exit 0", "CuPy needs one for CUDA 12.0 or newer: update it"),
+        (12040, "echo Version mismatch; exit 18", "nvidia-smi says: Version mismatch"),
+        (12040, "exit 0", None),
+    ],
+)
+def test_the_report_says_what_is_wrong_with_a_driver(driver, script, remedy, monkeypatch, tmp_path):
+    (tmp_path / "nvidia-smi").write_text(f"#!/bin/sh\n{script}\n")
+    (tmp_path / "nvidia-smi").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    monkeypatch.setattr(gpu, "driver_version", lambda: driver)
+    assert installation.driver().remedy == remedy
 
 
 # ---- with a GPU ----
