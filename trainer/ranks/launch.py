@@ -78,9 +78,20 @@ def find_launch(flags: Flags, environment: Mapping[str, str], output: Path) -> R
     Raises LadderError where flags and variables do not fit together.
     """
     typed, launched = _by_flags(flags), _by_launcher(environment)
-    if typed is not None and launched is not None and launched[1] not in (1, typed[1]):
-        raise LadderError(f"{typed[3]}: {launched[3]} says otherwise; leave -pn and -pr out")
-    identity = typed or launched
+    if flags.meeting == "mpi":  # as in llm.c, which looks at no flag then
+        if launched is None and typed is not None and typed[1] > 1:
+            raise LadderError(
+                f"-pi mpi: no mpirun started this process; leave out it, or {typed[3]}"
+            )
+        typed = None
+    elif typed is not None and launched is not None and launched[1] != typed[1]:
+        otherwise = f"{typed[3]}: {launched[3]} says otherwise"
+        if launched[1] > 1:
+            raise LadderError(f"{otherwise}; leave -pn and -pr out")
+        if flags.process_rank is None:
+            raise LadderError(f"{otherwise}; say by -pr which of them each process is")
+    unnamed = launched is not None and flags.process_rank is None
+    identity = launched if unnamed else typed or launched
     if identity is None or identity[1] == 1:
         return None
     rank, size, local_rank, told_by = identity
@@ -126,7 +137,8 @@ def _by_flags(flags: Flags) -> Identity | None:
         raise LadderError(f"-pr {flags.process_rank}: say of how many processes by -pn")
     rank, per_machine = flags.process_rank or 0, flags.gpus_per_node
     local = None if per_machine is None else rank % per_machine
-    return rank, flags.processes, local, f"-pn {flags.processes} -pr {rank}"
+    named = "without -pr" if flags.process_rank is None else f"-pr {rank}"
+    return rank, flags.processes, local, f"-pn {flags.processes} {named}"
 
 
 def _by_launcher(environment: Mapping[str, str]) -> Identity | None:
