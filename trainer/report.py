@@ -267,7 +267,8 @@ def explaining_faults(run: Run) -> Iterator[None]:
         named = run.config.debug_sync or not run.device.asynchronous
         more = "" if named else "; --debug-sync names the op at fault"
         apart = "\n" if "\n" in str(error) else "; "  # the emulator quotes the kernel's line
-        raise DeviceFault(f"{error}{apart}{how_to_go_on(run.directory)}{more}") from None
+        left = how_to_go_on(run.directory, run.config.checkpoint_every)
+        raise DeviceFault(f"{error}{apart}{left}{more}") from None
 
 
 def announce(run: Run, roof: float, display: Display) -> None:

@@ -36,6 +36,7 @@ from trainer.engine import memory, steps
 from trainer.engine.engine import Engine
 from trainer.engine.generation import encode_prompt
 from trainer.files import checkpoint, logs
+from trainer.files.resume import how_to_go_on
 from trainer.flags import DTYPES as DTYPE_NAMES
 from trainer.flags import Flags
 from trainer.model.fusion import FUSIONS
@@ -110,6 +111,11 @@ def test_a_resumed_run_continues_bit_for_bit(tmp_path, dtype):
     assert checkpoint.load(straight, 8)[1]["train"] == checkpoint.load(resumed, 8)[1]["train"]
     assert (straight / "main.log").read_text() == (resumed / "main.log").read_text()
     assert losses(straight) == losses(resumed)
+
+
+def test_what_is_left_after_a_run_has_broken_off_is_said(tmp_path):
+    assert how_to_go_on(tmp_path, 0) == "there is no checkpoint, since they are off (-n)"
+    assert "the first would have been that of step 50 (-n)" in how_to_go_on(tmp_path, 50)
 
 
 def own_set(folder):

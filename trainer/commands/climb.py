@@ -44,21 +44,22 @@ def main(argv: Sequence[str] = ()) -> int:
     parser.set_defaults(rungs="best")
     options = vars(parser.parse_args(argv))
     write = not options.pop("no_write")
-    announce(write)
     screen = Display(open_console(), 0)
-    climb = measure(Flags(**options), screen)
+    climb = measure(Flags(**options), screen, write)
     show(climb, screen)
     if write:
         write_result("climb", climb, climb["job"], draw, screen)
     return 0
 
 
-def measure(flags: Flags, screen: Display) -> dict[str, Any]:
-    """What the result file holds: machine, job, and the stages of the climb."""
+def measure(flags: Flags, screen: Display, write: bool = False) -> dict[str, Any]:
+    """What the result file holds: machine, job, and the stages of the climb. `write`: it will be
+    written, which is said before."""
     goal = flags.value("rungs", gpu=True)
     if goal not in ("best", "library"):
         raise LadderError(f"--rungs {goal}: climb goes from naive to best or library")
     whole = open_job(flags, "climb", needs_gpu=True)
+    announce(write)
     for note in whole.notes:
         screen.say(f"note: {note}")
     job = whole.fused(())

@@ -82,8 +82,7 @@ def main(argv: Sequence[str] = ()) -> int:
     if wants_supervisor(flags, os.environ):
         return supervise(["profile", *argv], flags.value("ranks"))
     with join(flags, FOLDER) as group:
-        announce(write and group.leads)
-        profile, events = measure(flags, group, joules)
+        profile, events = measure(flags, group, joules, write)
     if not group.leads:
         return 0
     screen = Display(open_console(), 0)
@@ -99,11 +98,13 @@ def main(argv: Sequence[str] = ()) -> int:
 
 
 def measure(
-    flags: Flags, group: Group = ALONE, joules: bool = False
+    flags: Flags, group: Group = ALONE, joules: bool = False, write: bool = False
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The content of the result file, as one rank measures it, and that of a trace."""
+    """The content of the result file, as one rank measures it, and that of a trace. `write`: it
+    will be written, which is said before."""
     job = open_job(flags, "profile", group=group)
     engine = job.engine()
+    announce(write and group.leads)
     with job.device.sensors() as sensors:
         if group.size == 1:
             timed = time_in_step(engine, job.config.steps, sensors.begin)

@@ -206,7 +206,8 @@ def parser_of(command: str, description: str, *more: str) -> Parser:
 
 
 def announce(write: bool) -> None:
-    """Say before a measurement that it will change the repository's results, if it will."""
+    """Say before a measurement, once nothing speaks against it, that it will change the
+    repository's results, if it will."""
     if write:
         print(f"will write to {FOLDER}; --no-write leaves it as it is", file=sys.stderr)
 

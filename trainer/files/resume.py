@@ -117,6 +117,23 @@ def check_same(config: TrainConfig, resumed: Resumed) -> None:
         )
 
 
+def check_ranks(resumed: Resumed, ranks: int) -> None:
+    """Raise LadderError where that many ranks cannot share the steps of a checkpoint's run, whose
+    rows (-b, -t) and tokens (-d) stay."""
+    before = resumed.state["config"]
+    sizes = [before.get(name) for name in ("batch", "sequence", "total_tokens")]
+    if not all(type(size) is int and size > 0 for size in sizes):
+        return  # the loader refuses it
+    batch, sequence, tokens = map(int, sizes)
+    if tokens % (batch * sequence * ranks):
+        most = tokens // (batch * sequence)
+        fit = [str(n) for n in range(1, most + 1) if most % n == 0]
+        raise LadderError(
+            f"{ranks} ranks cannot share a step of the checkpoint's run, -d {tokens} with -b "
+            f"{batch} -t {sequence}; resume with --ranks {' or '.join(fit)}"
+        )
+
+
 def run_directory(flags: Flags) -> Path:
     if flags.output is not None:
         return Path(flags.output)
@@ -143,11 +160,12 @@ def find_checkpoint(flags: Flags, directory: Path, group: Group = ALONE) -> Resu
     return Resumed(step, tensors, state)
 
 
-def how_to_go_on(directory: Path) -> str:
-    """Which checkpoint is left after a run has broken off."""
+def how_to_go_on(directory: Path, every: int) -> str:
+    """Which checkpoint is left after a run has broken off. `every`: the value of -n."""
     step = checkpoint.latest(directory)
     if step is None:
-        return "there is no checkpoint, since they are off (-n)"
+        off = f"the first would have been that of step {every}" if every else "they are off"
+        return f"there is no checkpoint, since {off} (-n)"
     return f"the checkpoint of step {step} in {directory} is intact; continue with -y 1"
 
 
