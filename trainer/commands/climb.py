@@ -20,7 +20,6 @@ from ladder.core.measure import results
 from trainer.commands.op_timing import rows_of, time_in_step
 from trainer.commands.step_timing import (
     Job,
-    announce,
     machine_of,
     open_job,
     parser_of,
@@ -53,13 +52,11 @@ def main(argv: Sequence[str] = ()) -> int:
 
 
 def measure(flags: Flags, screen: Display, write: bool = False) -> dict[str, Any]:
-    """What the result file holds: machine, job, and the stages of the climb. `write`: it will be
-    written, which is said before."""
+    """What the result file holds: machine, job, and the stages of the climb."""
     goal = flags.value("rungs", gpu=True)
     if goal not in ("best", "library"):
         raise LadderError(f"--rungs {goal}: climb goes from naive to best or library")
     whole = open_job(flags, "climb", needs_gpu=True)
-    announce(write)
     for note in whole.notes:
         screen.say(f"note: {note}")
     job = whole.fused(())
@@ -69,7 +66,7 @@ def measure(flags: Flags, screen: Display, write: bool = False) -> dict[str, Any
 
     def stage(job: Job, rungs: Mapping[str, Rung], name: str, what: dict[str, Any]) -> Engine:
         """Measure the step; `what`: the difference from the stage before."""
-        engine = job.engine(rungs)
+        engine = job.engine(rungs, write and not stages)
         ms = statistics.median(time_steps(engine, job.config.steps, seconds=SECONDS))
         speed = 1e3 * job.tokens / ms
         stages.append({**what, "ms": ms, "tokens_per_second": speed})

@@ -40,7 +40,6 @@ from trainer.commands.op_timing import (
 )
 from trainer.commands.step_timing import (
     FOLDER,
-    announce,
     data_in_words,
     in_giga,
     machine_of,
@@ -100,11 +99,9 @@ def main(argv: Sequence[str] = ()) -> int:
 def measure(
     flags: Flags, group: Group = ALONE, joules: bool = False, write: bool = False
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The content of the result file, as one rank measures it, and that of a trace. `write`: it
-    will be written, which is said before."""
+    """The content of the result file, as one rank measures it, and that of a trace."""
     job = open_job(flags, "profile", group=group)
-    engine = job.engine()
-    announce(write and group.leads)
+    engine = job.engine(write=write and group.leads)
     with job.device.sensors() as sensors:
         if group.size == 1:
             timed = time_in_step(engine, job.config.steps, sensors.begin)

@@ -37,7 +37,6 @@ from trainer.commands.collective_timing import (
     time_without_collectives,
 )
 from trainer.commands.step_timing import (
-    announce,
     machine_of,
     open_job,
     parser_of,
@@ -114,13 +113,11 @@ def measure(
     most   ranks of the largest group, which set the tokens of strong scaling
     alone  whether each rank also takes steps as a process alone, which needs more memory than its
            share of a group's step
-    write  the result will be written, which is said before
     """
     if most % group.size:
         raise LadderError(f"--gpus: {group.size} ranks do not divide the work of {most}")
     job = open_job(flags, "scaling", group=group)
-    engine = job.engine()
-    announce(write and group.leads)
+    engine = job.engine(write=write and group.leads)
     with job.device.sensors() as sensors:
         weak = time_steps(job, engine, group, 1, sensors.begin)
         sensed = sensors.end()

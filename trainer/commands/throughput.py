@@ -20,7 +20,6 @@ from trainer.commands import gpu_condition
 from trainer.commands.op_timing import energy_in_words, energy_of_step, rows_of, time_in_step
 from trainer.commands.step_timing import (
     FOLDER,
-    announce,
     data_in_words,
     in_giga,
     machine_of,
@@ -47,12 +46,10 @@ def main(argv: Sequence[str] = ()) -> int:
 
 
 def measure(flags: Flags, write: bool = False) -> tuple[dict[str, Any], dict[str, Any]]:
-    """(machine, measurement) for the result file; times in milliseconds. `write`: it will be
-    written, which is said before."""
+    """(machine, measurement) for the result file; times in milliseconds."""
     job = open_job(flags, "bench")
     device = job.device
-    engine = job.engine()
-    announce(write)
+    engine = job.engine(write=write)
     products = _numpy_products(engine) if device.runs_reference else None
     alone: list[float] = []
     with device.sensors() as sensors:

@@ -139,12 +139,13 @@ def _is_as_linear(
 ) -> bool:
     """Whether a file holds matrices as PyTorch's Linear does, (out, in), and not transposed as the
     format has them; nanoGPT's do. Those of the first layer tell that are not square."""
-    ours, straight = config.unpadded_shapes(), []
-    for name, (theirs, transposed) in form.tensors.items():
-        full, shape = names.get(theirs.format(0)), ours[name][-2:]
-        if transposed and full is not None and shape != shape[::-1]:
-            straight.append(file.layout[full][1] == shape)
-    return bool(straight) and all(straight)
+    straight = set()
+    for name, shape in config.unpadded_shapes().items():
+        theirs, transposed = form.tensors[name]
+        full = names.get(theirs.format(0))
+        if transposed and full and shape[-2] != shape[-1]:
+            straight.add(file.layout[full][1] == shape[-2:])
+    return straight == {True}
 
 
 def _pieces(
@@ -202,11 +203,9 @@ def _check_layout(
         if form.tensors[name][1]:
             expected = expected[::-1]
         if shape != expected:
-            remedy = "fetch the weights again, with the config.json that belongs to them"
-            if shape == expected[::-1]:
-                remedy = "it is transposed, and not all matrices of the file are: transpose it"
             raise LadderError(
-                f"{file.path}: {theirs} has the shape {shape}, the model's is {expected}; {remedy}"
+                f"{file.path}: {theirs} has the shape {shape}, the model's is {expected}; "
+                "fetch the weights again, with the config.json that belongs to them"
             )
         if dtype.name not in ("float16", "bfloat16", "float32"):
             raise LadderError(f"{file.path}: {theirs} is {dtype.name}, not a 16 or 32-bit float")

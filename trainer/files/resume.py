@@ -39,6 +39,10 @@ def _is_count(value: Any) -> bool:
     return type(value) is int and value >= 0
 
 
+def _is_size(value: Any) -> bool:
+    return type(value) is int and value > 0
+
+
 def _are_numbers(value: Any) -> bool:
     return isinstance(value, list) and all(type(x) in (int, float) for x in value)
 
@@ -52,6 +56,7 @@ def _is_scale(value: Any) -> bool:
 Sound = dict[tuple[str, ...], Callable[[Any], bool]]
 STATE: Sound = {
     ("config",): _of(dict),
+    **{("config", name): _is_size for name in ("batch", "sequence", "total_tokens")},
     ("device",): _of(str),
     ("kernels", "rungs"): _of(dict),
     ("kernels", "digests"): _of(dict),
@@ -121,16 +126,12 @@ def check_ranks(resumed: Resumed, ranks: int) -> None:
     """Raise LadderError where that many ranks cannot share the steps of a checkpoint's run, whose
     rows (-b, -t) and tokens (-d) stay."""
     before = resumed.state["config"]
-    sizes = [before.get(name) for name in ("batch", "sequence", "total_tokens")]
-    if not all(type(size) is int and size > 0 for size in sizes):
-        return  # the loader refuses it
-    batch, sequence, tokens = map(int, sizes)
-    if tokens % (batch * sequence * ranks):
-        most = tokens // (batch * sequence)
-        fit = [str(n) for n in range(1, most + 1) if most % n == 0]
+    batch, sequence, tokens = (before[name] for name in ("batch", "sequence", "total_tokens"))
+    micro_batches = tokens // (batch * sequence)
+    if micro_batches % ranks:
         raise LadderError(
-            f"{ranks} ranks cannot share a step of the checkpoint's run, -d {tokens} with -b "
-            f"{batch} -t {sequence}; resume with --ranks {' or '.join(fit)}"
+            f"{ranks} ranks cannot share the {micro_batches} micro-batches of the checkpoint's "
+            f"step (-d {tokens} -b {batch} -t {sequence}); resume with --ranks that divides them"
         )
 
 

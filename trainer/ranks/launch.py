@@ -78,20 +78,14 @@ def find_launch(flags: Flags, environment: Mapping[str, str], output: Path) -> R
     Raises LadderError where flags and variables do not fit together.
     """
     typed, launched = _by_flags(flags), _by_launcher(environment)
-    if flags.meeting == "mpi":  # as in llm.c, which looks at no flag then
-        if launched is None and typed is not None and typed[1] > 1:
-            raise LadderError(
-                f"-pi mpi: no mpirun started this process; leave out it, or {typed[3]}"
-            )
-        typed = None
-    elif typed is not None and launched is not None and launched[1] != typed[1]:
+    by_launcher = flags.process_rank is None or flags.meeting == "mpi"  # where there is one
+    if typed is not None and launched is not None and flags.meeting != "mpi":
         otherwise = f"{typed[3]}: {launched[3]} says otherwise"
-        if launched[1] > 1:
+        if launched[1] not in (1, typed[1]):
             raise LadderError(f"{otherwise}; leave -pn and -pr out")
-        if flags.process_rank is None:
+        if launched[1] < typed[1] and by_launcher:
             raise LadderError(f"{otherwise}; say by -pr which of them each process is")
-    unnamed = launched is not None and flags.process_rank is None
-    identity = launched if unnamed else typed or launched
+    identity = (launched if by_launcher else typed) or typed or launched
     if identity is None or identity[1] == 1:
         return None
     rank, size, local_rank, told_by = identity

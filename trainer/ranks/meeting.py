@@ -96,7 +96,7 @@ def meet(launch: RankLaunch, settings: Mapping[str, Any], patience: float) -> Ta
         "version": source_digest(),
         "settings": dict(settings),
     }
-    whom = f"rank 0 at {_place(launch)}" if launch.rank else "the others"
+    whom = f"rank 0 at {launch.folder or launch.address}" if launch.rank else "the others"
     waits = f"rank {launch.rank} of {launch.size} ({launch.told_by}) waits for {whom}"
     told = threading.Timer(QUIET, _say_once, [f"{waits}, at most {patience:g} seconds"])
     told.daemon = True
@@ -113,11 +113,6 @@ def meet(launch: RankLaunch, settings: Mapping[str, Any], patience: float) -> Ta
 @functools.cache
 def _say_once(text: str) -> None:
     print(f"[{text}]", file=sys.stderr, flush=True)
-
-
-def _place(launch: RankLaunch) -> str:
-    """Where rank 0 is to be found, for messages."""
-    return str(launch.folder / FILE) if launch.folder else f"{launch.address}:{launch.port}"
 
 
 def source_digest() -> str:
@@ -322,9 +317,10 @@ def _known_secret() -> bytes:
 
 def _go_to_leader(launch: RankLaunch, hello: dict[str, Any], end: float, patience: float) -> Table:
     """The side of any other rank."""
+    where = launch.folder / FILE if launch.folder else f"{launch.address}:{launch.port}"
     missing = (
-        f"rank {launch.rank} of {launch.size} found no rank 0 at {_place(launch)} within "
-        f"{patience:g} seconds ({launch.told_by}); rank 0's own output may say why"
+        f"rank {launch.rank} of {launch.size} found no rank 0 at {where} within {patience:g} "
+        f"seconds ({launch.told_by}); rank 0's own output may say why"
     )
 
     def connect(channel: str, answered: Callable[[], bool] = lambda: False) -> Connection:

@@ -162,7 +162,7 @@ def without(tensors, name):
         (lambda t: {**t, "wte.weight": t["wpe.weight"]}, r"wte.weight has the shape \(6, 4\)"),
         (
             lambda t: {**t, "h.0.mlp.c_fc.weight": t["h.0.mlp.c_proj.weight"]},
-            r"c_fc.weight has the shape \(16, 4\), the model's is \(4, 16\); it is transposed, and",
+            r"c_fc.weight has the shape \(16, 4\), the model's is \(4, 16\)",
         ),
         (lambda t: {**t, "ln_f.bias": t["ln_f.bias"].astype(int)}, "ln_f.bias is int64"),
         (lambda t: {**t, "ln_f.bias": t["ln_f.bias"] * np.float32("nan")}, "ln_f.bias holds NaN"),

@@ -140,7 +140,7 @@ def test_a_rank_that_never_comes_is_named(tmp_path, monkeypatch, capsys):
         meet(second, {}, 0.3)
     said = capsys.readouterr().err
     assert "[rank 0 of 3 (a test) waits for the others, at most 1 seconds]" in said
-    assert f"[rank 1 of 3 (a test) waits for rank 0 at {tmp_path / FILE}, at most 0.3 s" in said
+    assert f"[rank 1 of 3 (a test) waits for rank 0 at {tmp_path}, at most 0.3 s" in said
 
 
 def test_a_machine_without_an_address_is_named_at_once(monkeypatch, capsys):
