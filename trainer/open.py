@@ -39,7 +39,6 @@ from trainer.engine.scoring import note_on_length
 from trainer.files import checkpoint, kept_model, weights
 from trainer.files.resume import (
     Resumed,
-    check_ranks,
     check_same,
     find_checkpoint,
     restore_tensors,
@@ -238,8 +237,6 @@ def open_run(flags: Flags, group: Group = ALONE) -> Run:
     machine = open_machine(flags, group)
     output, data_dir = run_directory(flags), data_directory(flags.data_dir)
     resumed = find_checkpoint(flags, output, group)
-    if resumed is not None:
-        check_ranks(resumed, group.size)
     with group.machine_by_machine("data and weights"):
         data, model, examples, notes = _open_files(flags, data_dir, resumed)
     shape = model.shape

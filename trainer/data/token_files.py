@@ -22,6 +22,7 @@ import numpy as np
 from ladder.core.common.errors import LadderError
 from ladder.core.common.files import atomic_write, open_regular, size_of
 from trainer.data.batch_order import LlmcOrder, SeededOrder
+from trainer.flags import DATASETS
 
 MAGIC, VERSION = 20240520, 1
 HEADER_BYTES = 256 * 4
@@ -35,14 +36,6 @@ OTHER_KINDS = {
     20240522: "the questions of an evaluation; name it to `python -m trainer eval`",
     20240326: "a model; give it by -e",
     20240328: "a tokenizer; give a text by --dataset",
-}
-SETS = {  # what the name of a set contains elsewhere, without punctuation: its name here
-    "shakespeare": "tinyshakespeare",
-    "tinystories": "tinystories",
-    "edufineweb100b": "fineweb-edu-100B",
-    "edufineweb": "fineweb-edu",
-    "fineweb100b": "fineweb-100B",
-    "fineweb": "fineweb",
 }
 
 
@@ -146,8 +139,9 @@ def find_shards(pattern: str | Path) -> list[Path]:
         return [Path(pattern)]
     paths = sorted(path for path in map(Path, glob.glob(str(pattern))) if path.is_file())
     if not paths:
-        words = re.sub("[^a-z0-9]", "", str(pattern).lower())
-        known = next((f" {name}" for part, name in SETS.items() if part in words), "")
+        words = re.sub("[^a-z0-9]", "", str(pattern).lower()).replace("edufineweb", "finewebedu")
+        sets = sorted({*DATASETS} - {"play"}, key=len, reverse=True)
+        known = next((f" {name}" for name in sets if name.replace("-", "").lower() in words), "")
         raise LadderError(
             f"no token file matches {pattern}; fix the path, or name a text instead, by "
             f"--dataset{known}"

@@ -20,6 +20,8 @@ from trainer.flags import Flags, TrainConfig
 from trainer.model.program import Program
 from trainer.ranks.group import ALONE, Group
 
+SIZES = ("batch", "sequence", "total_tokens")  # of a step, in a checkpoint's config
+
 # What must be the same for a resumed run to continue as if it had never stopped. Batch, data and
 # order are compared by the loader, which knows best what its position means.
 SAME_ON_RESUME = {
@@ -40,7 +42,7 @@ def _is_count(value: Any) -> bool:
 
 
 def _is_size(value: Any) -> bool:
-    return type(value) is int and value > 0
+    return _is_count(value) and value > 0
 
 
 def _are_numbers(value: Any) -> bool:
@@ -56,7 +58,7 @@ def _is_scale(value: Any) -> bool:
 Sound = dict[tuple[str, ...], Callable[[Any], bool]]
 STATE: Sound = {
     ("config",): _of(dict),
-    **{("config", name): _is_size for name in ("batch", "sequence", "total_tokens")},
+    **{("config", name): _is_size for name in SIZES},
     ("device",): _of(str),
     ("kernels", "rungs"): _of(dict),
     ("kernels", "digests"): _of(dict),
@@ -122,16 +124,15 @@ def check_same(config: TrainConfig, resumed: Resumed) -> None:
         )
 
 
-def check_ranks(resumed: Resumed, ranks: int) -> None:
+def check_ranks(state: Mapping[str, Any], ranks: int) -> None:
     """Raise LadderError where that many ranks cannot share the steps of a checkpoint's run, whose
     rows (-b, -t) and tokens (-d) stay."""
-    before = resumed.state["config"]
-    batch, sequence, tokens = (before[name] for name in ("batch", "sequence", "total_tokens"))
-    micro_batches = tokens // (batch * sequence)
-    if micro_batches % ranks:
+    batch, sequence, tokens = (state["config"][name] for name in SIZES)
+    if tokens % (batch * sequence * ranks):
         raise LadderError(
-            f"{ranks} ranks cannot share the {micro_batches} micro-batches of the checkpoint's "
-            f"step (-d {tokens} -b {batch} -t {sequence}); resume with --ranks that divides them"
+            f"{ranks} ranks cannot share the {tokens // (batch * sequence)} micro-batches of the "
+            f"checkpoint's step (-d {tokens} -b {batch} -t {sequence}); resume with --ranks that "
+            "divides them"
         )
 
 
@@ -158,6 +159,7 @@ def find_checkpoint(flags: Flags, directory: Path, group: Group = ALONE) -> Resu
         return None
     tensors, state = checkpoint.load(directory, step)
     check_state(state, directory)
+    check_ranks(state, group.size)
     return Resumed(step, tensors, state)
 
 

@@ -214,11 +214,10 @@ def _who_is_missing(
     missing: Sequence[int], launch: RankLaunch, patience: float, strangers: Sequence[str]
 ) -> str:
     ranks = ("rank " if len(missing) == 1 else "ranks ") + ", ".join(map(str, missing))
-    text = f"{ranks} of {launch.size} did not come within {patience:g} seconds ({launch.told_by}); "
-    text += "their own output may say why"
-    if strangers:
-        text += f"; {strangers[-1]}"
-    return text
+    return (
+        f"{ranks} of {launch.size} did not come within {patience:g} seconds ({launch.told_by}); "
+        f"{'; '.join(['their own output may say why', *strangers[-1:]])}"
+    )
 
 
 @contextmanager

@@ -87,7 +87,6 @@ def test_the_remedy_for_tokens_without_a_header_writes_a_token_file(tmp_path):
     "pattern, remedy",
     [
         ("dev/data/tinyshakespeare/tiny_shakespeare_train.bin", "--dataset tinyshakespeare"),
-        ("data/TinyStories", "--dataset tinystories"),
         ("dev/data/fineweb10B/fineweb_train_*.bin", "--dataset fineweb"),
         ("edu_fineweb100B/edu_fineweb_train_*.bin", "--dataset fineweb-edu-100B"),
         ("mine/*.bin", "--dataset"),

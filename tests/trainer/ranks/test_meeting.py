@@ -86,39 +86,12 @@ def test_without_a_secret_there_is_no_address(monkeypatch):
 
 @pytest.mark.slow
 def test_another_secret_is_refused(monkeypatch):
-    secrets = iter([b"one", b"two"])
-    lock = threading.Lock()
-
-    def known():
-        with lock:
-            return next(secrets, b"two")
-
-    monkeypatch.setattr(meeting, "_known_secret", known)
-    first, second = at_address()
-    outcomes = queue.Queue()
-
-    def run(launch):
-        try:
-            meet(launch, {}, 2.0)
-        except LadderError as error:
-            outcomes.put(str(error))
-
-    threading.Thread(target=run, args=(first,), daemon=True).start()
-    while next_missing(first.port):
-        pass
-    threading.Thread(target=run, args=(second,), daemon=True).start()
-    texts = outcomes.get(timeout=10) + outcomes.get(timeout=10)
-    assert "has another secret than rank 1" in texts
-    assert "rank 1 of 2 did not come within 2 seconds" in texts
-    assert "someone came with another secret" in texts
-
-
-def next_missing(port):
-    try:
-        socket.create_connection(("127.0.0.1", port)).close()
-    except ConnectionRefusedError:
-        return True
-    return False
+    name = threading.current_thread  # each rank has threads of its own
+    monkeypatch.setattr(meeting, "_known_secret", lambda: name().name.encode())
+    outcomes = meet_all(at_address(), patience=2.0)
+    assert "has another secret than rank 1" in outcomes[1]
+    assert "rank 1 of 2 did not come within 2 seconds" in outcomes[0]
+    assert "someone came with another secret" in outcomes[0]
 
 
 def test_a_port_in_use_is_named(monkeypatch):
