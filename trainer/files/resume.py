@@ -128,11 +128,11 @@ def check_ranks(state: Mapping[str, Any], ranks: int) -> None:
     """Raise LadderError where that many ranks cannot share the steps of a checkpoint's run, whose
     rows (-b, -t) and tokens (-d) stay."""
     batch, sequence, tokens = (state["config"][name] for name in SIZES)
-    if tokens % (batch * sequence * ranks):
+    if (micro_batches := tokens // (batch * sequence)) % ranks:
         raise LadderError(
-            f"{ranks} ranks cannot share the {tokens // (batch * sequence)} micro-batches of the "
-            f"checkpoint's step (-d {tokens} -b {batch} -t {sequence}); resume with --ranks that "
-            "divides them"
+            f"a step of the checkpoint, -d {tokens}, is {micro_batches} times -b {batch} -t "
+            f"{sequence}, which {ranks} ranks cannot share; resume with --ranks {micro_batches} or "
+            "a divisor of it"
         )
 
 
