@@ -190,7 +190,7 @@ def _refuse_another(launch: RankLaunch, mine: Mapping[str, Any], secret: bytes) 
     """Raise LadderError where another rank 0 has written the file since. It is told, and ends."""
     for address, other in _where_to_go(launch) if launch.folder else ():
         if other != secret and (connection := _connect(launch, address, other)) is not None:
-            with connection, suppress(EOFError, OSError):
+            with connection, suppress(EOFError, OSError, ValueError, KeyError):
                 connection.send_bytes(json.dumps({**mine, "channel": "talk"}).encode())
                 if connection.poll(GREETING):
                     raise LadderError(json.loads(connection.recv_bytes(MOST_BYTES))["refusal"])
