@@ -250,10 +250,8 @@ class Report:
             speed = 1e3 * config.total_tokens / median
             self.say(f"median step {median:.1f} ms, {speed:,.0f} tokens/s")
         if interrupted:
-            kept = "no checkpoint was written, since they are off (-n)"
-            if saved is not None:
-                kept = f"checkpoint of step {saved} written; continue with -y 1 -o {directory}"
-            self.say(f"interrupted after {step} steps; {kept}")
+            left = how_to_go_on(directory, config.checkpoint_every)
+            self.say(f"interrupted after {step} steps; {left}")
         elif len(self.val_losses) > 1:
             self.say(f"validation loss {self.val_losses[0]:.4f} -> {self.val_losses[-1]:.4f}")
 

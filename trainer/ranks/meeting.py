@@ -99,7 +99,6 @@ def meet(launch: RankLaunch, settings: Mapping[str, Any], patience: float) -> Ta
     whom = f"rank 0 at {launch.folder or launch.address}" if launch.rank else "the others"
     waits = f"rank {launch.rank} of {launch.size} ({launch.told_by}) waits for {whom}"
     told = threading.Timer(QUIET, _say_once, [f"{waits}, at most {patience:g} seconds"])
-    told.daemon = True
     if launch.rank == 0 or not launch.alone_on_machine:  # there, one of them is enough
         told.start()
     try:
