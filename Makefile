@@ -10,6 +10,9 @@ LOCKED  = $(PIP) --require-hashes $(patsubst %,--requirement requirements/%.txt,
 # The CuPy wheel that fits this machine: the newest CUDA its NVIDIA driver can run, ROCm, or none.
 CUDA        := $(shell nvidia-smi 2>/dev/null | sed -n 's/.*CUDA Version: *\([0-9]*\).*/\1/p')
 ACCELERATOR := $(if $(CUDA),$(if $(filter 12,$(CUDA)),cuda12,$(if $(filter 11 10 9,$(CUDA)),,cuda13)),$(if $(wildcard /opt/rocm/bin),rocm))
+# Why there is none where there is nvidia-smi: its driver is too old, or it says what is wrong.
+OLD    = $(if $(filter 11 10 9,$(CUDA)),: the NVIDIA driver supports CUDA $(CUDA) and CuPy needs 12 or newer: update it)
+BROKEN = $(if $(CUDA),,$(shell command -v nvidia-smi >/dev/null && nvidia-smi 2>&1 | sed 's/^/: /; q'))
 
 # Up to eight: more only wait for each other, for memory and for the GPU.
 TEST_PROCESSES := $(shell n=$$(nproc); [ $$n -gt 8 ] && echo 8 || echo $$n)
@@ -24,7 +27,7 @@ help:  ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
 
 setup: $(VENV)/.core  ## create .venv with the packages for this machine (CUDA 12, CUDA 13, ROCm or CPU)
-	@echo "ready: $(RUN) (accelerator: $(if $(ACCELERATOR),$(ACCELERATOR),none found))"
+	@echo "ready: $(RUN) (accelerator: $(or $(ACCELERATOR),none found$(OLD)$(BROKEN)))"
 
 amd: $(VENV)/.amd  ## add a compiler for AMD's GPUs, 0.4 GB: without it, the tests of their code are skipped
 
