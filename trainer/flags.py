@@ -350,8 +350,8 @@ class Flags:
     )
     meeting: str | None = flag(
         "--meeting -pi -pm",
-        "how ranks find each other: by a file in a folder (fs, and mpi, whose mpirun only starts "
-        "them), or by an address",
+        "how ranks find each other: by a file in a folder (fs, and mpi, where mpirun says which "
+        "rank each is), or by an address",
         "fs",
         choices=("fs", "mpi", "tcp"),
     )

@@ -80,7 +80,7 @@ def loop(run: Run, report: Report | Silent, interrupt: Interrupt) -> Outcome:
     val_losses: list[tuple[int, float]] = []
     batches, stop = config.val_batches, interrupt.anywhere
     mean_loss = functools.partial(validate, engine, batches=batches, stop=stop, group=group)
-    group.advise(lambda: how_to_go_on(run.directory))
+    group.advise(lambda: how_to_go_on(run.directory, config.checkpoint_every))
     group.progress("the beginning of the run's files")
     with report, explaining_faults(run):
         for step in range(run.step, config.steps + 1):

@@ -98,9 +98,10 @@ class Job:
         """FLOPs of a step, forward and backward."""
         return self.tokens * self.shape.flops_per_token(self.program.T)
 
-    def engine(self, rungs: Mapping[str, Rung] | None = None) -> Engine:
+    def engine(self, rungs: Mapping[str, Rung] | None = None, write: bool = False) -> Engine:
         """An engine with weights, random ones the same in all layers, and a batch, ready for a
-        step. `rungs`: instead of the chosen ones."""
+        step. `rungs`: instead of the chosen ones. `write`: a result will be written; once nothing
+        speaks against the measurement, that is said."""
         pieces: Pieces
         if self.trained is not None:
             pieces = weights.open_file(self.trained[0], data_directory(None)).pieces
@@ -110,6 +111,8 @@ class Job:
         engine = self.machine.engine(
             self.kernels, self._build, pieces, rungs=rungs, peers=self.peers
         )
+        if write:
+            print(f"will write to {FOLDER}; --no-write leaves it as it is", file=sys.stderr)
         B, T, vocab = self.program.B, self.program.T, self.shape.vocab
         tokens, targets = np.random.default_rng(0).integers(0, vocab, (2, B, T))
         if self.text is not None:
@@ -203,12 +206,6 @@ def parser_of(command: str, description: str, *more: str) -> Parser:
         "--no-write", action="store_true", help="only print: leave doc/results as it is"
     )
     return parser
-
-
-def announce(write: bool) -> None:
-    """Say before a measurement that it will change the repository's results, if it will."""
-    if write:
-        print(f"will write to {FOLDER}; --no-write leaves it as it is", file=sys.stderr)
 
 
 def open_job(flags: Flags, command: str, needs_gpu: bool = False, group: Group = ALONE) -> Job:

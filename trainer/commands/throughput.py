@@ -25,19 +25,18 @@ def main(argv: Sequence[str] = ()) -> int:
     """Measure, print, and write doc/results/training/<machine>.json."""
     options = vars(step_timing.parser_of("bench", "Time a training step.").parse_args(argv))
     write = not options.pop("no_write")
-    step_timing.announce(write)
-    machine, measurement = measure(Flags(**options))
+    machine, measurement = measure(Flags(**options), write)
     print(report(machine, measurement))
     if write:
         print(f"\nwritten to {record(machine, measurement)}")
     return 0
 
 
-def measure(flags: Flags) -> tuple[dict[str, Any], dict[str, Any]]:
+def measure(flags: Flags, write: bool = False) -> tuple[dict[str, Any], dict[str, Any]]:
     """(machine, measurement) for the result file; times in milliseconds."""
     job = step_timing.open_job(flags, "bench")
     device = job.device
-    engine = job.engine()
+    engine = job.engine(write=write)
     products = _numpy_products(engine) if device.runs_reference else None
     alone: list[float] = []
     with device.sensors() as sensors:

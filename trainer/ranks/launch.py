@@ -76,9 +76,14 @@ def find_launch(flags: Flags, environment: Mapping[str, str], output: Path) -> R
     Raises LadderError where flags and variables do not fit together.
     """
     typed, launched = _by_flags(flags), _by_launcher(environment)
-    if typed is not None and launched is not None and launched[1] not in (1, typed[1]):
-        raise LadderError(f"{typed[3]}: {launched[3]} says otherwise; leave -pn and -pr out")
-    identity = typed or launched
+    by_launcher = flags.process_rank is None or flags.meeting == "mpi"  # where there is one
+    if typed is not None and launched is not None and flags.meeting != "mpi":
+        otherwise = f"{typed[3]}: {launched[3]} says otherwise"
+        if launched[1] not in (1, typed[1]):
+            raise LadderError(f"{otherwise}; leave -pn and -pr out")
+        if launched[1] < typed[1] and by_launcher:
+            raise LadderError(f"{otherwise}; say by -pr which of them each process is")
+    identity = (launched if by_launcher else typed) or typed or launched
     if identity is None or identity[1] == 1:
         return None
     rank, size, local_rank, told_by = identity
@@ -124,7 +129,8 @@ def _by_flags(flags: Flags) -> Identity | None:
         raise LadderError(f"-pr {flags.process_rank}: say of how many processes by -pn")
     rank, per_machine = flags.process_rank or 0, flags.gpus_per_node
     local = None if per_machine is None else rank % per_machine
-    return rank, flags.processes, local, f"-pn {flags.processes} -pr {rank}"
+    named = "without -pr" if flags.process_rank is None else f"-pr {rank}"
+    return rank, flags.processes, local, f"-pn {flags.processes} {named}"
 
 
 def _by_launcher(environment: Mapping[str, str]) -> Identity | None:
