@@ -79,7 +79,8 @@ def _of_all(ladder: Ladder) -> Iterator[str]:
         found = [rung for rung in left if _runs(rung, target, next(iter(op.bench.values())))]
         left = [rung for rung in left if rung not in found]
         if found:
-            yield f'machine {op.name} {_ids(found)} dtype={dtype} opcodes="{OPCODES}"'
+            code = f'machine {op.name} {_ids(found)} dtype={dtype} opcodes="{OPCODES}"'
+            yield from (code, f"{code} loop=longest")
     if found := [rung for rung in ladder.rungs if rung.track == "amd"]:
         yield f'resources {op.name} {_ids(found)} on="{AMD}"'
 
