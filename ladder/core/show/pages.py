@@ -84,7 +84,7 @@ from ladder.core.show.traffic import reuse_table, traffic_table
 
 ROOT = PACKAGE.parent
 _BLOCK = re.compile(
-    r"^(?P<indent> *)(?P<begin><!-- ladder:begin (?P<request>[^>]*?) -->\n)(?P<body>.*?)"
+    r"^(?P<indent> *)(?P<begin><!-- ladder:begin (?P<request>[^\n]*?) -->\n)(?P<body>.*?)"
     r"(?P<end> *<!-- ladder:end -->)",
     re.DOTALL | re.MULTILINE,
 )
