@@ -89,6 +89,7 @@ class Report:
     outcomes: tuple[Outcome, ...]
     which: str = ""  # what the command line calls the rung; "" where it cannot
     warnings: tuple[str, ...] = ()  # of the compiler, in a user's own file
+    given_up: tuple[str, ...] = ()  # goals that no shape reached in time (shapes.py)
 
     @property
     def passed(self) -> bool:
@@ -100,7 +101,8 @@ class Report:
         return [outcome for outcome in self.outcomes if outcome.status in ("failed", "fault")]
 
     def __str__(self) -> str:
-        return "\n".join([self._verdict(), *self.warnings])
+        not_run = (f"no shape that takes few seconds has {goal}" for goal in self.given_up)
+        return "\n".join([self._verdict(), *not_run, *self.warnings])
 
     def _verdict(self) -> str:
         head = f"{self.op} {self.rung} on {self.device}"
@@ -172,16 +174,23 @@ def check(
     refuse_group(op, device)
     outcomes: list[Outcome] = []
     which = rung.id if rung.path is not None else ""
+    given_up: dict[str, None] = {}
+
+    def report() -> Report:
+        names = op.name, rung.label, device.name
+        return Report(*names, tuple(outcomes), which, given_up=tuple(given_up))
+
     for dtype in dtypes or op.reals:
-        for place, (dims, case) in enumerate(what_to_run(op, rung, device, dtype, shapes, few)):
+        to_run = what_to_run(op, rung, device, dtype, shapes, few, given_up.setdefault)
+        for place, (dims, case) in enumerate(to_run):
             announce(Outcome(dict(dims), dtype, case, "passed").label)
             once = brief or (few and place >= FEW_ORDERS)
             outcomes.append(check_case(op, rung, device, dtype, dims, case, brief=once))
             status = outcomes[-1].status
             if status == "fault" or (stop_at_failure and status == "failed"):
                 # After an illegal access, a GPU runs nothing more for this process.
-                return Report(op.name, rung.label, device.name, tuple(outcomes), which)
-    return Report(op.name, rung.label, device.name, tuple(outcomes), which)
+                return report()
+    return report()
 
 
 def what_to_run(
@@ -191,10 +200,12 @@ def what_to_run(
     dtype: str,
     shapes: Sequence[Dims] | None = None,
     few: bool = False,
+    give_up: Callable[[str], object] = lambda goal: None,
 ) -> list[tuple[Dims, str]]:
     """Shapes and names of cases, as `check` goes through them for one real type.
 
     Of shapes that are given, those of more than MOST_CASE_BYTES are run with normal inputs only.
+    `give_up` is called as by `derive_shapes`.
     """
     real = DTYPES[dtype]
     others = [name for name, case in op.cases.items() if rung.accurate or not case.hard]
@@ -204,7 +215,7 @@ def what_to_run(
             (dims, name) for dims in shapes for name in (NORMAL, *(others if dims in small else ()))
         ]
     target = device.target(real)
-    derived = derive_shapes(op, rung, target) or list(op.shapes)
+    derived = derive_shapes(op, rung, target, give_up) or list(op.shapes)
     if device.group_size > 1:  # numbers of ranks that can be shared out; of a library, one each
         own = [dims for dims in op.shapes if rung.plan(dims, target).refusal is None]
         each = [d[op.ranks] / device.group_size for d in [*own, *derived]]

@@ -115,8 +115,8 @@ def _watch(request: Mapping[str, Any], seconds: float) -> Outcome | None:
 
 def _report(answer: dict[str, Any]) -> Report:
     outcomes = tuple(Outcome(**outcome) for outcome in answer.pop("outcomes"))
-    warnings = tuple(answer.pop("warnings"))
-    return Report(**answer, outcomes=outcomes, warnings=warnings)
+    lists = {name: tuple(answer.pop(name)) for name in ("warnings", "given_up")}
+    return Report(**answer, outcomes=outcomes, **lists)
 
 
 def require(op: str, rung: Rung, device: str) -> None:
