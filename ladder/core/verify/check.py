@@ -14,6 +14,8 @@ What a rung must survive, for each dtype and shape:
     inputs      unchanged afterwards
     twice       the second run gives the same bits, unless the header says `Deterministic: no`; on
                 the emulator under another order of threads and blocks, and again with warps of 64
+    again       at the first shape, the call that counts is the eleventh in the same storage, and
+                the ten before it had other contents: what a kernel keeps is of no use to it
     cases       the op's other settings, values and places in memory, at the largest shapes;
                 without the hard ones if the header says `Accurate: no`
 
@@ -48,7 +50,7 @@ from ladder.core.contract.rung_file import Rung
 from ladder.core.emulator.kernel import LAUNCH_LIMIT
 from ladder.core.verify.cases import cases
 from ladder.core.verify.guards import WRITES, Guarded, GuardedRows, guarded
-from ladder.core.verify.inputs import NORMAL, Arrays, scalars, starts
+from ladder.core.verify.inputs import NORMAL, Arrays, make_inputs, scalars, starts
 from ladder.core.verify.shapes import derive_shapes
 from ladder.core.verify.tolerance import INDENT, Expected
 from ladder.core.verify.variants import variants, watching
@@ -59,6 +61,8 @@ CASE_SHAPES = 2  # at which the cases are tried; a brief check takes one
 MOST_CASE_BYTES = 4 << 20  # of such a shape, if it is given: there may be a dozen cases
 FEW_CASE_BYTES = 256 << 10  # of the one that a brief check takes, if there is one as small
 MOST_BYTES = 64 << 20  # of a shape on the GPU: the float64 reference takes a second or two
+CALLS_BEFORE = 10  # in the same storage, at the first shape
+STALE = "right in the first call, wrong in call {} in the same storage: something is kept"
 _QUOTE = re.compile(r"\s*\d+ \| ")  # a line of the source, below a problem that names it
 
 
@@ -185,7 +189,9 @@ def check(
         for place, (dims, case) in enumerate(to_run):
             announce(Outcome(dict(dims), dtype, case, "passed").label)
             once = brief or (few and place >= FEW_ORDERS)
-            outcomes.append(check_case(op, rung, device, dtype, dims, case, brief=once))
+            calls = CALLS_BEFORE if place == 0 else 0
+            outcome = check_case(op, rung, device, dtype, dims, case, 0, once, calls)
+            outcomes.append(outcome)
             status = outcomes[-1].status
             if status == "fault" or (stop_at_failure and status == "failed"):
                 # After an illegal access, a GPU runs nothing more for this process.
@@ -287,8 +293,10 @@ def check_case(
     case: str = NORMAL,
     seed: int = 0,
     brief: bool = False,
+    calls_before: int = 0,
 ) -> Outcome:
-    """Check one shape, dtype and case of the op, under every variant of the device."""
+    """Check one shape, dtype and case of the op, under every variant of the device; in the first
+    one after `calls_before` in the same storage, with other contents."""
     real = DTYPES[dtype]
     outcome = functools.partial(Outcome, dict(dims), dtype, case)
     groups = _variants(op, rung, device, dims, brief)
@@ -302,15 +310,19 @@ def check_case(
         for group in able:
             results = []
             for variant in group:
+                calls = calls_before if variant is able[0][0] else 0
                 try:
-                    result, error = run(variant)
+                    result, error = run(variant, calls_before=calls)
                     results.append(result)
                     if rung.deterministic:
                         _compare_bits(results)
                 except Wrong as wrong:
                     endless = LAUNCH_LIMIT in str(wrong)  # it would not end if watched, either
                     seen = None if endless else _watch(variant, run)
-                    return outcome(wrong.status, _explain(str(wrong), seen, variant.name))
+                    detail = _explain(str(wrong), seen, variant.name)
+                    if calls and not endless and _passes(run, variant):
+                        detail += f"{INDENT}cause: {STALE.format(calls + 1)}"
+                    return outcome(wrong.status, detail)
                 worst = max(worst, error)
     return outcome("passed", error=worst)
 
@@ -362,8 +374,10 @@ def _run(
     values: Arrays,
     expected: Sequence[Expected],
     device: Device,
+    calls_before: int = 0,
 ) -> tuple[dict[str, np.ndarray], float]:
     """Run once on new buffers; the outputs, and the largest error as a fraction of the tolerance.
+    `calls_before` it have had other contents.
 
     Raises Wrong where anything is.
     """
@@ -387,10 +401,11 @@ def _run(
         return scratch[-1].array
 
     arrays = {arg.name: buffers[arg.name].array if arg.name in buffers else None for arg in op.args}
-    run = bind(op, rung, device, real, dims, arrays, scalars(op, case), scratch=allocate)
+    run = bind(op, rung, device, real, dims, arrays, scalars(op, case, dims), scratch=allocate)
     calls = [values]
-    if op.ranks:  # the call that counts finds flags as another one, on other values, has left them
-        calls.insert(0, {name: np.flip(content, -1) for name, content in values.items()})
+    if calls_before or op.ranks:  # with ranks, flags are as another call has left them
+        other = make_inputs(op, dims, real, np.random.default_rng(1), case)
+        calls = [*[other] * max(calls_before, 1), values]
     for given in calls:
         for name, buffer in buffers.items():
             buffer.fill(given.get(name))
@@ -418,6 +433,14 @@ def _run(
     if outside:
         raise Wrong(INDENT.join(outside))
     return {output.arg.name: contents[output.arg.name] for output in expected}, max(errors)
+
+
+def _passes(run: Callable[[Device], object], device: Device) -> bool:
+    try:
+        run(device)
+    except Wrong:
+        return False
+    return True
 
 
 def _watch(device: Device, run: Callable[[Device], object]) -> str | None:

@@ -315,6 +315,17 @@ def test_a_norm_that_hides_a_gradient_that_is_not_finite_is_caught(value):
     }
 
 
+def test_a_kernel_that_replays_what_it_computed_for_the_same_storage_is_caught():
+    kept = {}
+
+    def run(device, arrays, dims, scalars):
+        out, inp = arrays.values()
+        out[:] = kept.setdefault((out.ctypes.data, inp.ctypes.data), np.maximum(inp, 0))
+
+    report = check(find("relu.forward"), Rung("1", "test", run=run), Cpu(), shapes=[{"N": 33}])
+    assert "right in the first call, wrong in call 11" in str(report)
+
+
 def test_an_argument_begins_where_the_case_says():
     found = {}
 
