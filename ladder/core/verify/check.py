@@ -31,7 +31,7 @@ import itertools
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -47,10 +47,12 @@ from ladder.core.contract.ladder import Ladder
 from ladder.core.contract.launch_plan import SIZES_HERE
 from ladder.core.contract.op import Op
 from ladder.core.contract.rung_file import Rung
+from ladder.core.emulator.emulated import Emulated
 from ladder.core.emulator.kernel import LAUNCH_LIMIT
 from ladder.core.verify.cases import cases
 from ladder.core.verify.guards import WRITES, Guarded, GuardedRows, guarded
 from ladder.core.verify.inputs import NORMAL, Arrays, make_inputs, scalars, starts
+from ladder.core.verify.patterns import UNWRITTEN
 from ladder.core.verify.shapes import derive_shapes
 from ladder.core.verify.tolerance import INDENT, Expected
 from ladder.core.verify.variants import variants, watching
@@ -62,6 +64,7 @@ MOST_CASE_BYTES = 4 << 20  # of such a shape, if it is given: there may be a doz
 FEW_CASE_BYTES = 256 << 10  # of the one that a brief check takes, if there is one as small
 MOST_BYTES = 64 << 20  # of a shape on the GPU: the float64 reference takes a second or two
 CALLS_BEFORE = 10  # in the same storage, at the first shape
+NO_VALUE = "right while variables without a value hold no 0: one of them has a part in the result"
 STALE = "right in the first call, wrong in call {} in the same storage: something is kept"
 _QUOTE = re.compile(r"\s*\d+ \| ")  # a line of the source, below a problem that names it
 
@@ -317,11 +320,16 @@ def check_case(
                     if rung.deterministic:
                         _compare_bits(results)
                 except Wrong as wrong:
-                    endless = LAUNCH_LIMIT in str(wrong)  # it would not end if watched, either
-                    seen = None if endless else _watch(variant, run)
-                    detail = _explain(str(wrong), seen, variant.name)
-                    if calls and not endless and _passes(run, variant):
+                    if LAUNCH_LIMIT in str(wrong):  # it would not end if watched, either
+                        return outcome(wrong.status, _explain(str(wrong), None, variant.name))
+                    seen, touched = _watch(variant, rung, run)
+                    detail = _explain(_stored(str(wrong), touched), seen, variant.name)
+                    if calls and _passes(run, variant, []):
                         detail += f"{INDENT}cause: {STALE.format(calls + 1)}"
+                    if isinstance(variant, Emulated) and variant.zeros:
+                        filled = variant.variant(zeros=False)
+                        if _passes(run, filled, results[:1]):
+                            detail += f"{INDENT}cause: {NO_VALUE}"
                     return outcome(wrong.status, detail)
                 worst = max(worst, error)
     return outcome("passed", error=worst)
@@ -351,6 +359,9 @@ def _largest_bytes(op: Op, dims: Dims, real: np.dtype) -> int:
         for arg in op.args
     )
     return max(op.least_bytes(dims, real), *arrays)
+
+
+_Run = Callable[..., tuple[dict[str, np.ndarray], float]]  # on a device: outputs, largest error
 
 
 class Wrong(Exception):
@@ -435,27 +446,51 @@ def _run(
     return {output.arg.name: contents[output.arg.name] for output in expected}, max(errors)
 
 
-def _passes(run: Callable[[Device], object], device: Device) -> bool:
+def _passes(run: _Run, device: Device, first: Sequence[dict[str, np.ndarray]]) -> bool:
+    """Whether a run is right, and has the bits of the first one, if any."""
     try:
-        run(device)
+        _compare_bits([*first, run(device)[0]])
     except Wrong:
         return False
     return True
 
 
-def _watch(device: Device, run: Callable[[Device], object]) -> str | None:
+def _watch(device: Device, rung: Rung, run: _Run) -> tuple[str | None, dict[str, set[str]]]:
     """What the same run is seen to do that it must not, with its line, if every memory access is
-    watched; None where the device cannot, or there is nothing to see."""
+    watched: None where the device cannot, or there is nothing to see. And how the kernels access
+    each argument: "read", "write", "atomic"."""
     watcher = watching(device)
     if watcher is None:
-        return None
+        return None, {}
+    watcher.reset_report()
+    seen = None
     try:
         run(watcher)
     except Fault as fault:
-        return str(fault)
+        seen = str(fault)
     except Wrong:  # wrong numbers only, as before
         pass
-    return None
+    touched: dict[str, set[str]] = {}
+    names = rung.lines.args if rung.path is not None else {}
+    for line in watcher.report().lines:
+        touched.setdefault(names.get(line.buffer, line.buffer), set()).add(line.kind)
+    return seen, touched
+
+
+def _stored(wrong: str, touched: Mapping[str, set[str]]) -> str:
+    """What is wrong; where no element seems to be stored, and yet one is, the other cause."""
+    first, *rest = wrong.split(INDENT)
+    name = first.partition("[")[0]
+    kinds = touched.get(name, set())
+    if kinds <= {"read"}:
+        return wrong
+    cause = "cause: what is stored comes from memory that nothing has written"
+    if kinds != {"write"}:
+        cause = (
+            f"cause: the kernel adds to what {name} held before the call, which is NaN: store the "
+            f"result, or set {name} to 0 first (adopt does it with --fill '{name} = 0')"
+        )
+    return INDENT.join([first, *(cause if UNWRITTEN in line else line for line in rest)])
 
 
 def _explain(wrong: str, seen: str | None, variant: str) -> str:

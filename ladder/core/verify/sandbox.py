@@ -115,8 +115,8 @@ def _watch(request: Mapping[str, Any], seconds: float) -> Outcome | None:
 
 def _report(answer: dict[str, Any]) -> Report:
     outcomes = tuple(Outcome(**outcome) for outcome in answer.pop("outcomes"))
-    lists = {name: tuple(answer.pop(name)) for name in ("warnings", "given_up")}
-    return Report(**answer, outcomes=outcomes, **lists)
+    warnings, given_up = (tuple(answer.pop(name)) for name in ("warnings", "given_up"))
+    return Report(**answer, outcomes=outcomes, warnings=warnings, given_up=given_up)
 
 
 def require(op: str, rung: Rung, device: str) -> None:

@@ -110,7 +110,7 @@ def derive_shapes(
             else:
                 shots[sizes] = shot
     goals = {sizes: set(_goals(op, axes, shot)) for sizes, shot in shots.items()}
-    constants = plan_of(own[-1]).constants
+    constants = next(iter(shots.values())).plan.constants
     if "STAGES" in constants and "SPLITS" not in constants:  # a ring, of blocks with whole sums
         for *whose, what in sorted(given_up.difference(*goals.values()), key=str):
             give_up(f"{what} ({', '.join(map(str, whose))})")
