@@ -13,7 +13,8 @@ What a rung must survive, for each dtype and shape:
                 was computed from them is NaN
     inputs      unchanged afterwards
     twice       the second run gives the same bits, unless the header says `Deterministic: no`; on
-                the emulator under another order of threads and blocks, and again with warps of 64
+                the emulator under another order of threads and blocks, and again with warps of 64,
+                which a user's own file has only where they are asked for
     again       at the first shape, the call that counts is the eleventh in the same storage, and
                 the ten before it had other contents: what a kernel keeps is of no use to it
     cases       the op's other settings, values and places in memory, at the largest shapes;
@@ -162,7 +163,8 @@ def check(
     brief: bool = False,
     few: bool = False,
     stop_at_failure: bool = False,
-    announce: Callable[[str], None] = lambda label: None,
+    announce: Callable[[Outcome, Report], None] = lambda coming, report: None,
+    wide: bool = True,
 ) -> Report:
     """Check a rung.
 
@@ -173,7 +175,8 @@ def check(
     few     only the FEW_SHAPES most telling shapes, in brief but for the FEW_ORDERS first ones, and
             the cases, in brief, at one of them
     stop_at_failure  leave out what comes after the first failure
-    announce         is called with the label of what comes next
+    announce         is called with what comes next, as if it had passed, and the report so far
+    wide             on the emulator, one order of threads has warps of 64
 
     Raises LadderError where the rung does not compile or does not fit its contract.
     """
@@ -190,10 +193,10 @@ def check(
     for dtype in dtypes or op.reals:
         to_run = what_to_run(op, rung, device, dtype, shapes, few, given_up.setdefault)
         for place, (dims, case) in enumerate(to_run):
-            announce(Outcome(dict(dims), dtype, case, "passed").label)
+            announce(Outcome(dict(dims), dtype, case, "passed"), report())
             once = brief or (few and place >= FEW_ORDERS)
             calls = CALLS_BEFORE if place == 0 else 0
-            outcome = check_case(op, rung, device, dtype, dims, case, 0, once, calls)
+            outcome = check_case(op, rung, device, dtype, dims, case, 0, once, calls, wide)
             outcomes.append(outcome)
             status = outcomes[-1].status
             if status == "fault" or (stop_at_failure and status == "failed"):
@@ -246,13 +249,13 @@ def _names(rung: Rung, heuristic: str) -> bool:
 
 
 def _variants(
-    op: Op, rung: Rung, device: Device, dims: Dims, brief: bool = False
+    op: Op, rung: Rung, device: Device, dims: Dims, brief: bool = False, wide: bool = True
 ) -> Sequence[tuple[Device, ...]]:
     """The devices on which a shape is checked; the size of the GPU may be part of it."""
     for name, on in op.also_with.items():
         if dims == on.dims and _names(rung, name):
-            return variants(device, brief, on.multiprocessors)
-    return variants(device, brief)
+            return variants(device, brief, on.multiprocessors, wide)
+    return variants(device, brief, wide=wide)
 
 
 def largest(
@@ -297,12 +300,13 @@ def check_case(
     seed: int = 0,
     brief: bool = False,
     calls_before: int = 0,
+    wide: bool = True,
 ) -> Outcome:
     """Check one shape, dtype and case of the op, under every variant of the device; in the first
     one after `calls_before` in the same storage, with other contents."""
     real = DTYPES[dtype]
     outcome = functools.partial(Outcome, dict(dims), dtype, case)
-    groups = _variants(op, rung, device, dims, brief)
+    groups = _variants(op, rung, device, dims, brief, wide)
     reasons = [rung.plan(dims, group[0].target(real)).refusal for group in groups]
     able = [group for group, why in zip(groups, reasons, strict=True) if why is None]
     if not able:
