@@ -62,6 +62,7 @@ FEW_SHAPES = 5  # of a check with `few`
 FEW_ORDERS = 2  # of these, the first: under every width of the warp and order of threads
 CASE_SHAPES = 2  # at which the cases are tried; a brief check takes one
 MOST_CASE_BYTES = 4 << 20  # of such a shape, if it is given: there may be a dozen cases
+MOST_CASE_FLOPS = 4e7  # of one that is derived
 FEW_CASE_BYTES = 256 << 10  # of the one that a brief check takes, if there is one as small
 MOST_BYTES = 64 << 20  # of a shape on the GPU: the float64 reference takes a second or two
 CALLS_BEFORE = 10  # in the same storage, at the first shape
@@ -195,7 +196,7 @@ def check(
         for place, (dims, case) in enumerate(to_run):
             announce(Outcome(dict(dims), dtype, case, "passed"), report())
             once = brief or (few and place >= FEW_ORDERS)
-            calls = CALLS_BEFORE if place == 0 else 0
+            calls = CALLS_BEFORE if all(o.status == "refused" for o in outcomes) else 0
             outcome = check_case(op, rung, device, dtype, dims, case, 0, once, calls, wide)
             outcomes.append(outcome)
             status = outcomes[-1].status
@@ -265,11 +266,13 @@ def largest(
     count: int = CASE_SHAPES,
     most_bytes: int | None = None,
 ) -> list[Dims]:
-    """The largest of some shapes; those beyond `most_bytes` only where there are no others."""
+    """The largest of some shapes; those beyond `most_bytes`, or that take long, only where there
+    are no others."""
 
     def place(dims: Dims) -> tuple[bool, int]:
         size = op.least_bytes(dims, real)
-        return (True, size) if most_bytes is None or size <= most_bytes else (False, -size)
+        small = most_bytes is None or size <= most_bytes
+        return (True, size) if small and op.flops(dims) <= MOST_CASE_FLOPS else (False, -size)
 
     return sorted(shapes, key=place)[-count:]
 
