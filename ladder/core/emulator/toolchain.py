@@ -68,7 +68,7 @@ COUNT_CLANG = ["-O0"]
 # gets a value that no result survives: a float NaN or -1.7e38, an int one below -10^7. Only maxima
 # and comparisons may survive it, and these show where the value is 0.
 FILL, FILL_0 = ("-ftrivial-auto-var-init=pattern",), ("-ftrivial-auto-var-init=zero",)
-FILLING_GCC, FILLING_CLANG = 12, 16  # the first versions that have both
+FILLING_GCC, ZEROING_CLANG = 12, 16  # the first versions that have both, and the second
 # A kernel calls the runtime and mathematical functions. To look through the C++ library, which it
 # does not call, takes twice as long as the rest of linking.
 LINK_GCC = ["-nostdlib", "-lm", "-lgcc"]
@@ -87,12 +87,13 @@ class Compiler:
     def is_clang(self) -> bool:
         return "clang" in self.version
 
-    @property
-    def fills(self) -> bool:
-        """Whether it knows FILL and FILL_0."""
+    def fill(self, zeros: bool) -> tuple[str, ...]:
+        """FILL_0 or FILL; what it knows of them."""
         found = re.search(r"(?:\)|clang version) (\d+)\.", self.version)
-        first = FILLING_CLANG if self.is_clang else FILLING_GCC
-        return found is not None and int(found[1]) >= first
+        version = int(found[1]) if found else 0
+        if not self.is_clang and version < FILLING_GCC:
+            return ()
+        return FILL_0 if zeros and not (self.is_clang and version < ZEROING_CLANG) else FILL
 
     def build(self, arguments: list[str], target: Path, text: str | None = None) -> str:
         """Run it, with `text` as standard input; returns what it printed.
@@ -196,8 +197,7 @@ def build_kernel(text: str, macros: list[str], counting: bool, zeros: bool = Fal
         flags += [*COUNT, *(COUNT_CLANG if compiler.is_clang else COUNT_GCC)]
     else:
         flags += [*WARN, *FAST, *([] if compiler.is_clang else FAST_GCC)]
-    if compiler.fills:
-        flags += FILL_0 if zeros else FILL
+    flags += compiler.fill(zeros)
     libraries = [str(library), *([] if compiler.is_clang else LINK_GCC)]
     key = cache.digest(text, compiler.version, *libraries, *flags, _header_bytes())
     inputs = ["-include", "cuda_runtime.h", "-x", "c++", "-", "-x", "none"]

@@ -320,7 +320,7 @@ def check_case(
         for group in able:
             results = []
             for variant in group:
-                calls = calls_before if variant is able[0][0] else 0
+                calls = calls_before if group is able[0] and not results else 0
                 try:
                     result, error = run(variant, calls_before=calls)
                     results.append(result)
