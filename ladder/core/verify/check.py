@@ -318,7 +318,7 @@ def check_case(
     for values, expected in cases(op, dims, real, case, seed):
         run = functools.partial(_run, op, rung, real, dims, case, values, expected)
         for group in able:
-            results = []
+            results: list[dict[str, np.ndarray]] = []
             for variant in group:
                 calls = calls_before if group is able[0] and not results else 0
                 try:
