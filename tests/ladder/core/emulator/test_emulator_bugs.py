@@ -244,7 +244,9 @@ UNINITIALISED_VARIABLES = """\
 """
 
 
-@pytest.mark.skipif(not find_compiler().fills, reason="gcc fills variables from version 12 on")
+@pytest.mark.skipif(
+    not find_compiler().fill(zeros=False), reason="gcc fills variables from version 12 on"
+)
 @pytest.mark.parametrize("counting", (False, True))
 def test_a_variable_without_a_value_has_one_that_no_result_survives(tmp_path, counting):
     out, inp = zeros(6), array(np.arange(8))
