@@ -27,8 +27,6 @@ the most new goals for the time that they take on the emulator. An op's own shap
 A goal of WEIGHTS that only shapes meet that take longer than MOST_SECONDS is given up, and named.
 """
 
-from __future__ import annotations
-
 import functools
 import itertools
 import math
@@ -37,10 +35,9 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from dataclasses import dataclass, replace
 
 from ladder.core.common.errors import LadderError
-from ladder.core.contract.dims import Dims
 from ladder.core.contract.expressions import evaluate_whole
 from ladder.core.contract.launch_plan import LaunchPlan
-from ladder.core.contract.op import Op
+from ladder.core.contract.op import Dims, Op
 from ladder.core.contract.rung_file import Rung
 from ladder.core.contract.target import Target
 
