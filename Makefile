@@ -15,7 +15,7 @@ OLD    = $(if $(filter 11 10 9,$(CUDA)),: the NVIDIA driver supports CUDA $(CUDA
 BROKEN = $(if $(CUDA),,$(shell command -v nvidia-smi >/dev/null && nvidia-smi 2>&1 | sed 's/^/: /; q'))
 
 # Up to eight: more only wait for each other, for memory and for the GPU.
-TEST_PROCESSES := $(shell n=$$(nproc); [ $$n -gt 8 ] && echo 8 || echo $$n)
+TEST_PROCESSES := $(shell n=$$(nproc 2>/dev/null || sysctl -n hw.ncpu); [ $$n -gt 8 ] && echo 8 || echo $$n)
 
 # What spells out the repository's address; tests/test_address.py compares them.
 ADDRESSED := pyproject.toml CITATION.cff README.md notebooks/13_colab.ipynb

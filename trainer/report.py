@@ -30,6 +30,7 @@ from trainer.engine.steps import StepOutcome, stops
 from trainer.files import kept_model
 from trainer.files.logs import RunLog
 from trainer.files.resume import how_to_go_on
+from trainer.files.trackers import Trackers
 from trainer.model.fusion import makes
 from trainer.model.program import build
 from trainer.open import Run
@@ -162,13 +163,16 @@ class Report:
         announce(self.run, self.roof, self.display)
         run = self.run
         record = {**run.settings, "weights": run.source, "notes": run.notes}
+        to, resumed = run.config.report_to, run.state is not None
+        self.trackers = Trackers(to, run.directory, record, resumed, self.say)
         write_json(run.directory / "config.json", record)
         write_json(run.directory / "rungs.json", rung_choice.as_json(run.kernels.choices))
-        self.log = RunLog(run.directory, run.step if run.state else None)
+        self.log = RunLog(run.directory, run.step if resumed else None, self.trackers.log)
         self.display.__enter__()
 
     def __exit__(self, *exception: object) -> None:
         self.display.__exit__(*exception)
+        self.trackers.close()
 
     def say(self, text: str) -> None:
         self.display.say(text)

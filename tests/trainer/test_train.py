@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from ladder.core.common import host
 from ladder.core.common.errors import LadderError
 from ladder.core.common.files import alone_in
 from ladder.core.contract.ladder import find
@@ -383,6 +384,18 @@ def test_a_limit_of_the_process_counts_as_its_memory(monkeypatch):
     assert memory.available_on_host() < 64 << 40
     limit = 1 << 20  # less than it has already
     assert memory.available_on_host() == 0
+
+
+def test_a_run_takes_nothing_that_macos_lacks(tmp_path, monkeypatch):
+    monkeypatch.delattr(os, "sched_getaffinity")
+    monkeypatch.delattr(os, "memfd_create")
+    monkeypatch.setattr(
+        Path, "exists", lambda path: path.parts[1:2] != ("proc",) and os.path.exists(path)
+    )
+    monkeypatch.setattr(memory.resource, "getrlimit", lambda what: (1 << 40, 1 << 40))
+    run(tmp_path, keep_model=True)
+    assert open_generator(Flags(model=str(tmp_path / "run"), device="cpu"))
+    assert host.cores() == os.cpu_count()
 
 
 def test_memory_that_runs_out_all_the_same_is_one_line():

@@ -117,8 +117,8 @@ def tokenizer_of(folder: Path) -> str | None:
 def _format_of(model: type[ModelConfig]) -> HuggingFaceFormat:
     if model.hugging_face is None:
         raise LadderError(
-            f"Hugging Face's files hold GPT-2's architecture only, and this is a {model.__name__}; "
-            "keep the checkpoint of the run (-n), which trains on and samples"
+            "Hugging Face's files hold GPT-2's architecture only, and this model has another; keep "
+            "the checkpoint of the run (-n), which trains on and samples"
         )
     return model.hugging_face
 

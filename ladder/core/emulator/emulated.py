@@ -27,6 +27,7 @@ from typing import Any, Literal
 import numpy as np
 
 from ladder.core.common.errors import CompileError, LadderError
+from ladder.core.common.host import cores
 from ladder.core.contract.device import Device, refuse_tile
 from ladder.core.contract.device_code import code_identity
 from ladder.core.contract.op import REALS
@@ -104,7 +105,7 @@ class Emulated(Device):
     ):
         if warp not in (32, 64):
             raise LadderError(f"a warp has 32 or 64 threads, not {warp}")
-        workers = 1 if count_branches else workers or len(os.sched_getaffinity(0))
+        workers = 1 if count_branches else workers or cores()
         self._counts_branches = count_branches
         self._counted: dict[Path, list[ctypes.CDLL]] = {}  # libraries by the rung's file
         sms = multiprocessors or MULTIPROCESSORS

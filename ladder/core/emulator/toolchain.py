@@ -114,15 +114,19 @@ class Compiler:
 @functools.cache
 def find_compiler() -> Compiler:
     """$CXX, else g++, else clang++, else the one that comes with the Python package ziglang."""
-    chosen = os.environ.get("CXX")
-    if chosen and not shutil.which(shlex.split(chosen)[0]):
+    chosen = os.environ.get("CXX", "").strip()
+    for name in [chosen] if chosen else ["g++", "clang++"]:
+        try:
+            words = shlex.split(name)
+        except ValueError as error:
+            raise LadderError(f"CXX={name} is no command line: {error}; mend or unset it") from None
+        if words and shutil.which(words[0]):
+            return _describe(tuple(words))
+    if chosen:
         raise LadderError(
             f"the C++ compiler {chosen!r}, from the variable CXX, is not installed; unset CXX, or "
             f"{REMEDY}"
         )
-    for name in (chosen, "g++", "clang++"):
-        if name and shutil.which(shlex.split(name)[0]):
-            return _describe(tuple(shlex.split(name)))
     if importlib.util.find_spec("ziglang"):
         # Unlike other compilers, zig checks for overflow unless it optimises, leaves assertions
         # out if it does, and uses instructions that other processors than this one do not have.
