@@ -31,6 +31,7 @@ extensions = [
 ]
 myst_enable_extensions = ["colon_fence", "dollarmath"]
 myst_heading_anchors = 6
+suppress_warnings = ["myst.header"]  # a rung's heading has one level, on a layer's page and on a chapter
 nb_execution_mode = "off"
 nb_render_markdown_format = "gfm"
 
@@ -51,7 +52,7 @@ html_title = project
 html_static_path = ["static", str(MATHJAX)]
 html_css_files = ["site.css"]
 html_js_files = [("menu.js", {"defer": "defer"})]
-html_search_scorer = "static/scorer.js"
+html_search_scorer = str(FOLDER / "static" / "scorer.js")
 html_favicon = "static/ladder.svg"
 html_copy_source = False
 html_show_copyright = False

@@ -125,11 +125,17 @@ class Emulated(Device):
 
     def variant(self, **changes: Any) -> Emulated:
         """The same device with another `warp`, `seed`, `early`, `counting`, `workers`,
-        `time_limit`, `trace` or `multiprocessors`."""
+        `time_limit`, `trace` or `multiprocessors`; or with `zeros`: variables without a value hold
+        0, and not what no result survives."""
         device = Emulated()
         device._use(replace(self._settings, **changes))
         device._warnings = self._warnings
         return device
+
+    @property
+    def zeros(self) -> bool:
+        """Whether variables without a value hold 0."""
+        return self._settings.zeros
 
     @property
     def watches(self) -> bool:
@@ -181,7 +187,8 @@ class Emulated(Device):
             text = coverage.instrument(text)
         text, declared = source.prepare(path, text, [INCLUDE])
         try:
-            return toolchain.build_kernel(text, macros, self._settings.counting), declared
+            counting, zeros = self._settings.counting, self._settings.zeros
+            return toolchain.build_kernel(text, macros, counting, zeros), declared
         except CompileError as error:
             raise CompileError(_explain(str(error), path, rung.source)) from None
 
