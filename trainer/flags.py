@@ -102,7 +102,8 @@ class Flags:
         "--train-data -i", "token files to train on, a .bin pattern; instead of --dataset"
     )
     val_data: str | None = flag(
-        "--val-data -j", "token files to validate on; default: as -i, with val instead of train"
+        "--val-data -j",
+        "token files, or a text, to validate on; default: as -i, with val instead of train",
     )
     data_dir: str | None = flag(
         "--data-dir", "where data is stored; default $KERNEL_LADDER_DATA, else ./data"
@@ -366,11 +367,6 @@ class Flags:
     def __post_init__(self) -> None:
         for f in dataclasses.fields(self):
             _check(getattr(self, f.name), f)
-        if self.dataset and self.val_data and not self.train_data:
-            raise LadderError(
-                f"-j {self.val_data} would train on the train files beside it, and not on "
-                f"--dataset {self.dataset}; leave out one of them, or name the train files by -i"
-            )
         if self.llmc_order and self.shuffle is False:
             raise LadderError("--llmc-order is a shuffled order; leave out it or --no-shuffle")
         if self.random_offsets and (self.llmc_order or self.shuffle is False):
@@ -397,6 +393,17 @@ class Flags:
                     f"--fuse {self.fuse}: choose auto, none or all, or fusions with commas between "
                     f"them, of which there are {', '.join(FUSIONS)}"
                 )
+
+    @property
+    def typed(self) -> dict[str, Any]:
+        """What was typed, by field, as the files of a run keep it."""
+        return {name: value for name, value in vars(self).items() if value is not None}
+
+    @property
+    def uses_dataset(self) -> bool:
+        """Whether the text of --dataset is trained on, and not the token files that -i names, or
+        those beside the ones of -j."""
+        return self.train_data is None and (self.val_data is None or self.dataset is not None)
 
     def value(self, name: str, gpu: bool = False) -> Any:
         """What was typed, or else the default; None where that follows from other settings.
@@ -570,7 +577,7 @@ def resolve_step(flags: Flags, choice: DeviceChoice, context: int) -> StepConfig
     values = _common(flags, choice)
     if values["steps"] < 1:
         raise LadderError("-x must be 1 or more: the number of steps to time")
-    return _config(StepConfig, values, sequence=_sequence(flags, choice, context))
+    return _config(StepConfig, values, sequence=resolve_sequence(flags, choice, context))
 
 
 def resolve_sample(
@@ -599,7 +606,7 @@ def resolve_run(
 
     Raises LadderError where settings do not go together.
     """
-    values, sequence = _common(flags, choice), _sequence(flags, choice, context)
+    values, sequence = _common(flags, choice), resolve_sequence(flags, choice, context)
     step = values["batch"] * sequence * ranks
     total = flags.total_tokens or step
     if total % step:
@@ -638,7 +645,7 @@ def _common(flags: Flags, choice: DeviceChoice) -> dict[str, Any]:
     }
 
 
-def _sequence(flags: Flags, choice: DeviceChoice, context: int) -> int:
+def resolve_sequence(flags: Flags, choice: DeviceChoice, context: int) -> int:
     """T: the default is cut to the model's context, and what was typed must fit."""
     if flags.sequence is None:
         return min(int(flags.value("sequence", choice.gpu)), context)

@@ -26,7 +26,13 @@ from trainer.data.multiple_choice import Example
 from trainer.data.random_offsets import Loader
 from trainer.data.token_files import TokenLoader
 from trainer.data.tokenizers import Tokenizer
-from trainer.data.training_data import Data, open_data, open_examples, open_loaders
+from trainer.data.training_data import (
+    Data,
+    note_on_validation,
+    open_data,
+    open_examples,
+    open_loaders,
+)
 from trainer.engine.debug import watch_of
 from trainer.engine.device_choice import open_for
 from trainer.engine.engine import Engine
@@ -153,6 +159,7 @@ class Run:
     group        the processes that train together
     peers        by which their devices exchange arrays; None where there is one process
     train_split  the training text in order, for --eval-train; None without it
+    typed        what was typed, for config.json
     tokenizer    None where its vocabulary is not available
     predictor    None where no samples are taken, which rank 0 does
     examples     those of HellaSwag, where it is evaluated
@@ -175,6 +182,7 @@ class Run:
     examples: Sequence[Example]
     source: str
     notes: list[str]
+    typed: Mapping[str, Any]
     keeps_model: bool
     step: int = 0
     state: dict[str, Any] | None = None
@@ -277,7 +285,8 @@ def open_run(flags: Flags, group: Group = ALONE) -> Run:
     if resumed is not None:
         restore_tensors(engine, resumed.tensors, group)
         train.restore(resumed.state["train"])
-    notes += [*note_on_length(examples, config.sequence), *note_on_warmup(config), *kernels.notes]
+    notes += [*note_on_validation(config, val), *note_on_length(examples, config.sequence)]
+    notes += [*note_on_warmup(config), *kernels.notes]
     readable = shape.hugging_face is not None and data.tokenizer is not None
     return Run(
         config=config,
@@ -295,6 +304,7 @@ def open_run(flags: Flags, group: Group = ALONE) -> Run:
         examples=examples,
         source=model.source,
         notes=[*machine.notes, *notes],
+        typed=flags.typed,
         keeps_model=config.keep_model and group.share("whether the model is kept", readable),
         step=resumed.step if resumed else 0,
         state=resumed.state if resumed else None,

@@ -161,7 +161,7 @@ class Report:
     def __enter__(self) -> None:
         announce(self.run, self.roof, self.display)
         run = self.run
-        record = {**run.settings, "weights": run.source, "notes": run.notes}
+        record = {"flags": run.typed, **run.settings, "weights": run.source, "notes": run.notes}
         write_json(run.directory / "config.json", record)
         write_json(run.directory / "rungs.json", rung_choice.as_json(run.kernels.choices))
         self.log = RunLog(run.directory, run.step if run.state else None)

@@ -30,6 +30,7 @@ from tests.trainer.tiny import (
     settings,
 )
 from trainer import train as training
+from trainer.commands.parser import parse
 from trainer.commands.sample import open_generator
 from trainer.data.token_files import write_tokens
 from trainer.engine import memory, steps
@@ -131,6 +132,29 @@ def test_token_files_of_one_split_name_those_of_the_other(tmp_path):
         run(tmp_path, **{**words, "output": str(tmp_path / "p")})
     with pytest.raises(LadderError, match=r"^no token file matches .*there_train"):
         run(tmp_path, **{**words, "train_data": str(tmp_path / "not_there_train*.bin")})
+
+
+def test_a_text_shorter_than_a_batch_is_validated_by_fewer_rows(tmp_path):
+    words = own_set(tmp_path)
+    write_tokens(tmp_path / "mine_val_0.bin", np.arange(100))
+    outcome, screen = run(tmp_path, **words, batch=8, steps=1)
+    assert "has 100 tokens, too few for a batch: B=6 validates, and 3 of the tokens are" in screen
+    fits, screen = run(tmp_path, **words, batch=6, steps=1)
+    assert "too few" not in screen
+    assert outcome.val_losses[0][1] == pytest.approx(fits.val_losses[0][1], rel=1e-6)
+    write_tokens(tmp_path / "mine_val_0.bin", np.arange(16))
+    with pytest.raises(LadderError, match="has 16 tokens, fewer than"):
+        run(tmp_path, **words)
+
+
+def test_a_run_is_validated_on_a_text_of_ones_own_and_trains_as_without_it(tmp_path):
+    (text := tmp_path / "mine.txt").write_text("The bell, the tower. " * 9)
+    outcome, screen = run(tmp_path, dataset="play", val_data=str(text))
+    assert "40,410 tokens to train on, 190 to validate" in screen
+    assert losses(outcome.directory) == losses(run(tmp_path, output=f"{tmp_path}/o")[0].directory)
+    for words in ({"val_data": str(text)}, {"train_data": str(text)}):
+        with pytest.raises(LadderError, match=r"mine.txt is a text; name the text to train on by"):
+            run(tmp_path, **{"dataset": None, **words})
 
 
 @pytest.mark.parametrize(
@@ -586,3 +610,7 @@ def test_the_folder_holds_what_was_run(tmp_path):
     assert (config["batch"], config["lr"], config["steps"]) == (2, 1e-2, 1)
     assert set(chosen.values()) == {"0"}
     assert "layernorm.forward" in chosen
+    again = ["--config", str(tmp_path / "run" / "config.json")]
+    typed = settings(tmp_path, steps=1)
+    assert parse(again) == Flags(**typed)
+    assert parse(["-b", "4", *again]) == Flags(**{**typed, "batch": 4})

@@ -223,7 +223,7 @@ def _history(place: Path) -> History | None:
 
 def _keep_record(place: Path, flags: Flags) -> None:
     """Write down what a run was asked for. Raises LadderError where its folder holds another."""
-    record = {k: v for k, v in dataclasses.asdict(flags).items() if v is not None and k != "output"}
+    record = {name: value for name, value in flags.typed.items() if name != "output"}
     path = place / RECORD
     if not path.exists():
         write_json(path, record)

@@ -17,6 +17,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -35,7 +36,7 @@ from trainer.data.hub_texts import (
     prepare_parquet,
 )
 from trainer.data.sets import Prepared, remove_others, use_or_make
-from trainer.data.token_files import TokenLoader, write_tokens
+from trainer.data.token_files import TokenLoader, is_text, write_tokens
 from trainer.data.tokenizers import Tokenizer, get_tokenizer
 
 __all__ = ["Prepared", "TokenLoader", "data_directory", "prepare"]
@@ -90,7 +91,8 @@ def prepare(
     source = hashlib.sha256(text.encode()).hexdigest()
 
     def write(place: Path, chosen: Tokenizer) -> dict[str, int]:
-        return _write_splits(place, split(encode_sections(text, chosen), chosen))
+        tokens = encode_sections(text, chosen)
+        return _write_splits(place, split(tokens, llmc=chosen.name == "gpt2"))
 
     return use_or_make(name, data_dir, chosen, source, write, note)
 
@@ -114,11 +116,7 @@ def _prepare_file(path: Path, data_dir: str | Path, tokenizer: str, fallback: bo
             f"there is no data set {str(path)!r}, and no such file; choose one of "
             f"{', '.join(NAMES)}, or name a text file or Parquet files"
         )
-    parts = re.split(END_OF_TEXT_LINE, read_file(path, MOST_TEXT))
-    texts = [part for part in parts if part.strip()]
-    if not texts:
-        raise LadderError(f"{path} holds no text")
-    source = hashlib.sha256("\0".join(texts).encode()).hexdigest()
+    texts, source = _documents(path)
     folder = f"{path.stem}-{source[:12]}"
     note = None
     if tokenizer.partition(":")[0] == "chars":
@@ -137,13 +135,38 @@ def _prepare_file(path: Path, data_dir: str | Path, tokenizer: str, fallback: bo
     def write(place: Path, chosen: Tokenizer) -> dict[str, int]:
         if isinstance(chosen, tokenizers.CharTokenizer):
             chosen.save(place.with_name("chars_vocabulary.json"))
-        begin = [] if chosen.eot is None else [chosen.eot]
-        parts = [np.array(begin + chosen.encode(text), np.uint16) for text in texts]
-        tokens = np.concatenate(parts)
-        cut = int(0.9 * len(tokens))
-        return _write_splits(place, (tokens[:cut], tokens[cut:]))
+        tokens = _encode_documents(texts, chosen)
+        return _write_splits(place, split(tokens, llmc=False))
 
     return use_or_make(folder, data_dir, chosen, source, write, note)
+
+
+def token_files(name: str, data_dir: str | Path, tokenizer: Tokenizer) -> str:
+    """The pattern of the token files to validate on that a user names: the name itself, or where it
+    is that of a text, the file made of all of it."""
+    if not is_text(name):
+        return name
+    texts, source = _documents(Path(name))
+
+    def write(place: Path, chosen: Tokenizer) -> dict[str, int]:
+        return _write_splits(place, {"val": _encode_documents(texts, chosen)})
+
+    folder = f"{Path(name).stem}-{source[:12]}-whole"
+    return use_or_make(folder, data_dir, tokenizer, source, write).val
+
+
+def _documents(path: Path) -> tuple[list[str], str]:
+    """The documents in a text of one's own, and the hash of their content."""
+    parts = re.split(END_OF_TEXT_LINE, read_file(path, MOST_TEXT))
+    texts = [part for part in parts if part.strip()]
+    if not texts:
+        raise LadderError(f"{path} holds no text")
+    return texts, hashlib.sha256("\0".join(texts).encode()).hexdigest()
+
+
+def _encode_documents(texts: Sequence[str], tokenizer: Tokenizer) -> np.ndarray:
+    begin = [] if tokenizer.eot is None else [tokenizer.eot]
+    return np.concatenate([np.array(begin + tokenizer.encode(text), np.uint16) for text in texts])
 
 
 def _tokenizer_or_bytes(
@@ -159,11 +182,11 @@ def _tokenizer_or_bytes(
         return tokenizers.ByteTokenizer(), note
 
 
-def _write_splits(place: Path, splits: tuple[np.ndarray, np.ndarray]) -> dict[str, int]:
-    """Write the tokens to train and to validate on; returns {file name: tokens}."""
+def _write_splits(place: Path, splits: Mapping[str, np.ndarray]) -> dict[str, int]:
+    """Write the tokens of "train" and "val", each to its file; returns {file name: tokens}."""
     remove_others(place, ())
     counts = {}
-    for which, tokens in zip(("train", "val"), splits, strict=True):
+    for which, tokens in splits.items():
         path = place.with_name(f"{place.name}_{which}.bin")
         write_tokens(path, tokens)
         counts[path.name] = len(tokens)
@@ -191,10 +214,10 @@ def encode_sections(text: str, tokenizer: Tokenizer) -> np.ndarray:
     return np.array(tokens, dtype=np.uint16)
 
 
-def split(tokens: np.ndarray, tokenizer: Tokenizer) -> tuple[np.ndarray, np.ndarray]:
-    """(training, validation): with GPT-2's tokens as llm.c, the first 32768 for validation, so that
-    losses can be compared; with others as nanoGPT, the last tenth."""
-    if tokenizer.name == "gpt2" and len(tokens) > 2 * LLMC_VALIDATION:
-        return tokens[LLMC_VALIDATION:], tokens[:LLMC_VALIDATION]
+def split(tokens: np.ndarray, llmc: bool) -> dict[str, np.ndarray]:
+    """Training and validation: as llm.c, the first 32768 for validation, so that losses can be
+    compared; or as nanoGPT, the last tenth."""
+    if llmc and len(tokens) > 2 * LLMC_VALIDATION:
+        return {"train": tokens[LLMC_VALIDATION:], "val": tokens[:LLMC_VALIDATION]}
     cut = int(0.9 * len(tokens))
-    return tokens[:cut], tokens[cut:]
+    return {"train": tokens[:cut], "val": tokens[cut:]}

@@ -119,6 +119,14 @@ def _checked_count(file: io.BufferedReader, path: str | Path) -> int:
     return count
 
 
+def is_text(path: str | Path) -> bool:
+    """Whether a file holds text and not tokens: it has another suffix, and begins otherwise."""
+    if Path(path).suffix == ".bin" or not os.path.isfile(path):
+        return False
+    with open_regular(path) as file:
+        return file.read(4) != MAGIC.to_bytes(4, "little")
+
+
 def find_shards(pattern: str | Path) -> list[Path]:
     """The files that a glob pattern matches, sorted; a plain path may hold any character."""
     if os.path.exists(pattern):
@@ -228,6 +236,10 @@ class TokenLoader:
         )
         self.tokens = sum(self._counts)
         self.batches = shared * sum(self._windows)  # in an epoch
+        self.unused = sum(
+            count - 1 - windows * self._span
+            for count, windows in zip(self._counts, self._windows, strict=True)
+        )
         self.reset()
 
     def reset(self) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ladder.core.common.errors import LadderError
+from ladder.core.common.files import read_json
 from trainer.data.download import DownloadError
 from trainer.data.tokenizers import Tokenizer, get_tokenizer
 from trainer.files import checkpoint, huggingface, kept_model, llmc_files
@@ -144,12 +145,23 @@ def tokenizer_in(state: Mapping[str, Any]) -> str | None:
     return str(state.get("tokenizer") or "") or None
 
 
-def text_of(path: Path) -> str | None:
-    """The pattern of the token files that the run in a folder was trained on; None where no
-    checkpoint names it."""
-    step = checkpoint.latest(path) if path.is_dir() else None
-    config = {} if step is None else checkpoint.load(path, step)[1].get("config", {})
-    return config.get("train_data") or None
+def text_of(run: Path, split: str = "train") -> str | None:
+    """The pattern of the token files that the run in a folder was trained on, or with "val"
+    validated on; None where its config.json names none, or is a model's."""
+    pattern = _settings(run).get(f"{split}_data")
+    return pattern if isinstance(pattern, str) else None
+
+
+def length_of(run: Path, context: int) -> int:
+    """T of the run in a folder, if it says one that the model takes, else 1024 or the context."""
+    T = _settings(run).get("sequence")
+    return T if type(T) is int and 0 < T <= context else min(1024, context)
+
+
+def _settings(run: Path) -> dict[str, Any]:
+    path = run / "config.json"
+    record = read_json(path) if path.is_file() else {}
+    return record if isinstance(record, dict) else {}
 
 
 def state_of(shape: ModelConfig) -> dict[str, Any]:
