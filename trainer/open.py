@@ -134,9 +134,13 @@ def open_machine(flags: Flags, group: Group = ALONE) -> Machine:
 
 
 def of_newest_run(flags: Flags) -> Flags:
-    """The same flags; without -e, those of the newest run that has left a model, which is said."""
-    runs = kept_model.newest() if flags.model is None else []
+    """The same flags; without -e, those of the newest run that has left a model. What is used is
+    said."""
+    if flags.model is not None:
+        return flags
+    runs = kept_model.newest()
     if not runs:
+        print(f"[-e {flags.value('model')}; no run in runs/ has left a model]", file=sys.stderr)
         return flags
     others = "".join(f", {run}" for run in runs[1:])
     print(f"[-e {runs[0]}{f'; there are also{others[1:]}' if others else ''}]", file=sys.stderr)

@@ -337,12 +337,20 @@ def test_ctrl_c_finishes_the_step_and_writes_a_checkpoint_to_go_on_from(tmp_path
     assert losses(tmp_path / "run") == losses(tmp_path / "straight")
 
 
-def test_ctrl_c_without_checkpoints_writes_none_and_says_so(tmp_path, monkeypatch):
+def test_ctrl_c_without_checkpoints_keeps_the_model_if_it_was_trained(tmp_path, monkeypatch):
     interrupt_at(monkeypatch, 2)
-    outcome, screen = run(tmp_path)
+    outcome, screen = run(tmp_path, keep_model=True)
     assert outcome.status == 130
     assert checkpoint.latest(tmp_path / "run") is None
     assert "interrupted after 3 steps; no checkpoint was written" in screen
+    kept = (tmp_path / "run" / "model").stat()
+
+    def interrupted(*_, **__):
+        os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(training, "validate", interrupted)
+    assert "interrupted after 0 steps" in run(tmp_path, keep_model=True)[1]
+    assert os.path.samestat((tmp_path / "run" / "model").stat(), kept)
 
 
 def test_a_loss_that_is_not_finite_stops_the_run(tmp_path):

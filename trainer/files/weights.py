@@ -93,16 +93,17 @@ def refuse_random(name: str, model: Model) -> None:
     note = model.note or "it has random weights"
     remedy = "; train first, then name the run's folder or a model file by -e"
     if note.startswith(missing):
-        remedy = ", or that of a run that you trained with -n"
+        remedy = ", or that of a run"
     raise LadderError(f"-e {name}: {note.removeprefix(missing)}{remedy}")
 
 
 def open_file(path: Path, data_dir: Path) -> Model:
-    """A model from llm.c's `.bin`, Hugging Face safetensors, or the newest checkpoint of a run."""
+    """A model from llm.c's `.bin`, Hugging Face safetensors, or the folder of a run."""
     _refuse_missing(path)
     if path.suffix == ".bin":
         return Model(*llmc_files.load_model(path), str(path))
-    if path.is_dir() and (step := checkpoint.latest(path)) is not None:
+    folder, step = _newest(path)
+    if step is not None:
         tensors, state = checkpoint.load(path, step)
         shape = shape_of(tensors, state)
         pieces = (
@@ -112,13 +113,22 @@ def open_file(path: Path, data_dir: Path) -> Model:
         source = f"{path}, step {step}"
         return Model(shape, pieces, source, tokenizer=tokenizer_in(state))
     if path.suffix == ".safetensors" or path.is_dir():
-        folder = kept_model.find(path) or path
         opened = huggingface.load_huggingface(folder, data_dir)
         return Model(*opened, str(folder), tokenizer=huggingface.tokenizer_of(folder))
     raise LadderError(
         f"-e {path}: not a kind of file that holds a model; those are llm.c's .bin, .safetensors, "
         "and the folder of a run"
     )
+
+
+def _newest(path: Path) -> tuple[Path, int | None]:
+    """Where the model of a run's folder is: the model that it has left, or if that is newer, the
+    checkpoint of this step. Any other path is what it is."""
+    left, step = kept_model.find(path), checkpoint.latest(path) if path.is_dir() else None
+    if left is not None and step is not None:
+        written = max(folder.stat().st_mtime_ns for folder in path.glob("step_*"))
+        step = step if written > left.stat().st_mtime_ns else None
+    return (path, step) if step is not None else (left or path, None)
 
 
 def _refuse_missing(path: Path) -> None:
@@ -135,9 +145,10 @@ def tokenizer_of(name: str) -> str:
         return SIZES[name].tokenizer
     path = Path(name)
     _refuse_missing(path)  # before a tokenizer's vocabulary is downloaded for it
-    if path.is_dir() and (step := checkpoint.latest(path)) is not None:
+    folder, step = _newest(path)
+    if step is not None:
         return tokenizer_in(checkpoint.load(path, step)[1]) or "gpt2"
-    return huggingface.tokenizer_of(kept_model.find(path) or path) or "gpt2"
+    return huggingface.tokenizer_of(folder) or "gpt2"
 
 
 def tokenizer_in(state: Mapping[str, Any]) -> str | None:
