@@ -26,8 +26,8 @@ def parse(argv: Sequence[str]) -> Flags:
         "python -m trainer",
         "Train GPT-2 through the ladder. Without flags: GPT-2 124M on tinyshakespeare, on the CPU "
         "as llm.c's quick start, on a GPU as its fine-tuning run.",
-        epilog="Other commands: prepare, doctor, sample, eval, export, verify, plot, sweep, "
-        "bench, torch, profile, climb, scaling, each with its own --help.",
+        epilog="Other commands: prepare, doctor, sample, chat, eval, export, verify, plot, "
+        "sweep, bench, torch, profile, climb, scaling, each with its own --help.",
     )
     parser.add_argument(
         "--config",

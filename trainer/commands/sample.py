@@ -86,11 +86,12 @@ def read_prompts(path: str) -> list[str]:
 
 
 def open_generator(
-    flags: Flags, prompts: Sequence[str] | None = None
+    flags: Flags, prompts: Sequence[str] | None = None, *, any_prompt: bool = False
 ) -> tuple[SampleConfig, Tokenizer, Generator]:
     """The resolved settings, the tokenizer, and the model; a model without weights is refused.
 
-    prompts  several at once, instead of --prompt
+    prompts     several at once, instead of --prompt
+    any_prompt  one at a time, which are not known yet and may fill the context
     """
     machine = open_machine(flags)
     model, tokenizer = open_weights(flags)
@@ -98,6 +99,8 @@ def open_generator(
     config = resolve_sample(flags, machine.choice, tokenizer.name, data_dir)
     weights.refuse_random(config.model, model)
     ids = [encode_prompt(tokenizer, p) for p in ([config.prompt] if prompts is None else prompts)]
+    if any_prompt:
+        ids = [[0] * model.shape.context]
     generator = open_decoding(machine, config, model, tokenizer.vocab, ids)
     if machine.device.asynchronous:
         generator.warm_up()
