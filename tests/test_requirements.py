@@ -16,7 +16,7 @@ else:
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 # those that make installs
-EXTRAS = ("test", "notebooks", "compile", "amd", "site", "sitetest", "cuda12", "cuda13", "rocm")
+EXTRAS = ("test", "notebooks", "compile", "data", "amd", "site", "sitetest", "cuda12", "cuda13", "rocm")
 
 
 def locked(name):

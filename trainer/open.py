@@ -26,13 +26,7 @@ from trainer.data.multiple_choice import Example
 from trainer.data.random_offsets import Loader
 from trainer.data.token_files import TokenLoader
 from trainer.data.tokenizers import Tokenizer
-from trainer.data.training_data import (
-    Data,
-    note_on_validation,
-    open_data,
-    open_examples,
-    open_loaders,
-)
+from trainer.data.training_data import Data, open_data, open_examples, open_loaders
 from trainer.engine.debug import watch_of
 from trainer.engine.device_choice import open_for
 from trainer.engine.engine import Engine
@@ -289,8 +283,7 @@ def open_run(flags: Flags, group: Group = ALONE) -> Run:
     if resumed is not None:
         restore_tensors(engine, resumed.tensors, group)
         train.restore(resumed.state["train"])
-    notes += [*note_on_validation(config, val), *note_on_length(examples, config.sequence)]
-    notes += [*note_on_warmup(config), *kernels.notes]
+    notes += [*note_on_length(examples, config.sequence), *note_on_warmup(config), *kernels.notes]
     readable = shape.hugging_face is not None and data.tokenizer is not None
     return Run(
         config=config,

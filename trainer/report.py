@@ -278,6 +278,9 @@ def announce(run: Run, roof: float, display: Display) -> None:
     model = f"{c.model}: {run.shape.summary}, {run.shape.vocab} tokens, "
     model += f"{parameters / 1e6:.1f}M parameters"
     data = f"{c.dataset}: {run.train.tokens:,} tokens to train on, {run.val.tokens:,} to validate"
+    if (few := run.val.B) < c.batch:
+        unused = run.val.tokens - 1 - run.val.batches * few * c.sequence
+        data += f": too few for B={c.batch}, so B={few}, and {unused:,} are not used"
     steps = f"{c.steps} of {c.total_tokens:,} tokens, B={c.batch} T={c.sequence}"
     if c.accumulation > 1:
         steps += f", accumulated over {c.accumulation} micro-batches"

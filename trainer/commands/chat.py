@@ -19,9 +19,9 @@ import numpy as np
 
 from ladder.core.common.errors import LadderError
 from trainer.commands.parser import build_parser
-from trainer.commands.sample import open_generator
+from trainer.commands.sample import SETTINGS, open_generator
 from trainer.data.tokenizers import Tokenizer
-from trainer.engine.generation import Generator, decode_stream, encode_prompt
+from trainer.engine.generation import decode_stream, encode_prompt
 from trainer.flags import Flags
 from trainer.open import of_newest_run
 from trainer.ranks.interrupt import Interrupt
@@ -29,32 +29,30 @@ from trainer.report import printable
 
 
 def main(argv: Sequence[str]) -> int:
-    names = (
-        *("model", "sample_tokens", "temperature", "top_k", "seed", "tokenizer"),
-        *("data_dir", "device", "dtype", "rungs", "rung", "fuse", "gelu_fusion"),
-    )
     helps = {"sample_tokens": "tokens that the model writes behind a line, at most; default 64"}
-    parser = build_parser("python -m trainer chat", str(__doc__), names, helps=helps)
+    parser = build_parser("python -m trainer chat", str(__doc__), SETTINGS, helps=helps)
     flags = of_newest_run(Flags(**vars(parser.parse_args(argv))))
     config, tokenizer, generator = open_generator(flags, any_prompt=True)
-    print(
-        f"[{config.model} continues your text, up to {config.sample_tokens} tokens behind each "
-        f"line, and sees at most {generator.context:,} tokens; an empty line: it goes on; Ctrl-C "
-        "stops it, Ctrl-D ends]",
-        file=sys.stderr,
-    )
+    hint = "goes on behind your line, and after an empty one; Ctrl-C stops it, Ctrl-D ends"
+    print(f"[{config.model} {hint}; context: {generator.context:,} tokens]", file=sys.stderr)
     rng, text = np.random.default_rng(config.seed), list[int]()
+
+    def written(stop: Callable[[], bool]) -> Iterator[int]:
+        """What the model adds to the text; the token that ends a document is not shown."""
+        for (token,) in generator.generate([text], config.sample_tokens, [rng], stop):
+            text.append(token)
+            if token == tokenizer.eot:
+                return
+            yield token
+
     for line in lines():
         try:
             text += encode_line(tokenizer, text, line)
         except LadderError as error:  # a character that the tokenizer lacks
-            if not sys.stdin.isatty():
-                raise
             print(f"error: {error}", file=sys.stderr)
             continue
         with Interrupt() as interrupt:
-            count, stop = config.sample_tokens, interrupt.here
-            for part in go_on(generator, tokenizer, text, count, rng, stop):
+            for part in decode_stream(tokenizer, written(interrupt.here)):
                 print(printable(part), end="", flush=True)
         print()
         if interrupt.anywhere() and interrupt.status == 128 + signal.SIGTERM:
@@ -86,24 +84,3 @@ def encode_line(tokenizer: Tokenizer, text: Sequence[int], line: str) -> list[in
         return encode_prompt(tokenizer, line)
     ended = text[-1] == tokenizer.eot or tokenizer.token_bytes(text[-1]).endswith(b"\n")
     return tokenizer.encode(line if ended or not line else f"\n{line}")
-
-
-def go_on(
-    generator: Generator,
-    tokenizer: Tokenizer,
-    text: list[int],
-    tokens: int,
-    rng: np.random.Generator,
-    stop: Callable[[], bool],
-) -> Iterator[str]:
-    """What the model writes behind `text`, as it comes; it is added there, with the end-of-text
-    token that may end it, which is not shown."""
-
-    def drawn() -> Iterator[int]:
-        for (token,) in generator.generate([text], tokens, [rng], stop):
-            text.append(token)
-            if token == tokenizer.eot:
-                return
-            yield token
-
-    return decode_stream(tokenizer, drawn())

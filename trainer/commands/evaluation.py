@@ -7,7 +7,6 @@ What counts as right: trainer/engine/scoring.py.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
@@ -17,20 +16,18 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 
 from ladder.core.common.errors import LadderError
-from ladder.core.contract.expressions import ceil_div
 from trainer.commands.parser import build_parser
 from trainer.data.benchmarks import BENCHMARKS, prepare_benchmark
 from trainer.data.datasets import data_directory, token_files
 from trainer.data.multiple_choice import Example, read_examples
 from trainer.data.token_files import TokenLoader
 from trainer.engine.engine import Engine
-from trainer.engine.passes import fetch_loss, own_batches, write_rows
+from trainer.engine.passes import fetch_loss, write_rows
 from trainer.engine.scoring import Score, evaluate, in_groups, note_on_length
 from trainer.files import weights
 from trainer.flags import Flags, resolve_sequence
 from trainer.model.program import Program, build
 from trainer.open import Machine, of_newest_run, open_machine, open_weights
-from trainer.ranks.group import ALONE
 from trainer.report import open_console
 
 LOSS, SPLITS = "loss", ("train", "val")
@@ -45,17 +42,12 @@ def main(argv: Sequence[str]) -> int:
     weights.refuse_random(flags.value("model"), model)
     B = flags.batch or (64 if machine.choice.gpu else 4)
     if name == LOSS:
-        run, context = Path(flags.value("model")), model.shape.context
-        own = on or "val"  # a split of the run's text
-        pattern = (
-            weights.text_of(run, own) if own in SPLITS else token_files(own, data_dir, tokenizer)
-        )
+        run, context = weights.settings_of(Path(flags.value("model"))), model.shape.context
+        pattern = run.get(f"{on}_data") if on in SPLITS else token_files(on, data_dir, tokenizer)
         if pattern is None:
-            raise LadderError(f"-e {run} is no run that names its text; name one by --on FILE")
-        typed = dataclasses.replace(
-            flags, sequence=flags.sequence or weights.length_of(run, context)
-        )
-        T = resolve_sequence(typed, machine.choice, context)
+            raise LadderError("-e names no run, which would name its text; name one by --on FILE")
+        T = flags.sequence or run.get("sequence") or min(1024, context)
+        T = resolve_sequence(dataclasses.replace(flags, sequence=T), machine.choice, context)
         loader = TokenLoader(pattern, 1, T, vocab=tokenizer.vocab, shuffle=False)
         return print_loss(machine, model, loader, B, limit)
     path, vocab = Path(name), tokenizer.vocab
@@ -85,12 +77,12 @@ def main(argv: Sequence[str]) -> int:
 
     console = open_console()
     dtype, lengths = machine.choice.dtype, f"{min(groups)} to {T}" if shorter else f"{T}"
-    for line in (
+    _say(
+        console,
         f"{name}: {len(examples):,} of {len(every):,} examples, B={B} T={lengths}, {dtype}",
         f"weights: {model.source}",
         *(f"note: {note}" for note in note_on_length(examples, T)),
-    ):
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
+    )
     score = _evaluate_groups(groups, engine_of, console)
     for what, right in (("accuracy", score.right), ("normalized", score.right_normalized)):
         console.print(f"{what:10}  {describe(right, score.examples)}", highlight=False)
@@ -109,25 +101,22 @@ def print_loss(
 
     engine = machine.engine(machine.choose(forward_only, B), forward_only, model.pieces)
     console = open_console()
-    say = functools.partial(console.print, markup=False, highlight=False, soft_wrap=True)
-    say(f"text: {loader.tokens:,} tokens, {rows:,} rows of T={T}, B={B}, {machine.choice.dtype}")
-    say(f"weights: {model.source}")
+    text = f"{loader.tokens:,} tokens, {rows:,} rows of T={T}, B={B}, {machine.choice.dtype}"
+    _say(console, f"text: {text}", f"weights: {model.source}")
+    total = 0.0
     with _progress(console) as bar:
-        task = bar.add_task("", total=rows)
-
-        def submit(batch: int) -> Callable[[], float]:
-            count = min(B, rows - batch * B)
-            tokens, targets = zip(*(loader.next_batch() for _ in range(count)), strict=True)
-            write_rows(engine, np.concatenate(tokens), np.concatenate(targets))
+        for first in bar.track(range(0, rows, B)):
+            batch = [loader.next_batch() for _ in range(min(B, rows - first))]
+            write_rows(engine, *map(np.concatenate, zip(*batch, strict=True)))
             engine.evaluate()
-            loss = fetch_loss(engine, count)
-            bar.update(task, completed=batch * B)
-            return lambda: loss() * count
-
-        sums = own_batches(ALONE, "text", ceil_div(rows, B), submit, lambda: False)
-    assert sums is not None  # nothing stops it
-    say(f"loss: {sum(sums) / rows:.6f} nats per token")
+            total += fetch_loss(engine, len(batch))() * len(batch)
+    _say(console, f"loss: {total / rows:.6f} nats per token")
     return 0
+
+
+def _say(console: Console, *lines: str) -> None:
+    for line in lines:
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 def _progress(console: Console) -> Progress:
@@ -165,7 +154,7 @@ def describe(right: int, examples: int) -> str:
     return f"{share:.4f} ± {error:.4f} ({right:,} of {examples:,})"
 
 
-def parse(argv: Sequence[str]) -> tuple[str, int | None, str | None, Flags]:
+def parse(argv: Sequence[str]) -> tuple[str, int | None, str, Flags]:
     """What is measured: a benchmark, a file of one, or LOSS; on how many of its examples or rows;
     the text of --on; and those flags of training that matter."""
     names = (
@@ -197,4 +186,4 @@ def parse(argv: Sequence[str]) -> tuple[str, int | None, str | None, Flags]:
         raise LadderError(f"--on and -t are for eval {LOSS}, not for {name}")
     if name not in (LOSS, *BENCHMARKS) and not Path(name).exists():
         raise LadderError(f"{name}: no such file, and none of {', '.join((LOSS, *BENCHMARKS))}")
-    return name, limit, on, Flags(**words)
+    return name, limit, on or "val", Flags(**words)

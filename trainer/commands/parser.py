@@ -38,43 +38,37 @@ def parse(argv: Sequence[str]) -> Flags:
     for i, (word, value) in enumerate(zip(words, [*words, "-"][1:], strict=True)):
         if word == "-h" and value.startswith("-"):  # with a value, it is llm.c's for HellaSwag
             words[i] = "--help"
-    flags = vars(parser.parse_args(words))
-    if (path := flags.pop("config")) is not None:
-        flags = _over(_typed_before(parser, path), flags)
-    return Flags(**flags)
+    typed = vars(parser.parse_args(words))
+    before = {"rung": None} if (path := typed.pop("config")) is None else _before(parser, path)
+    rung = {**(before["rung"] or {}), **(typed["rung"] or {})} or None
+    later = {name: value for name, value in typed.items() if value is not None}
+    return Flags(**{**before, **later, "rung": rung})
 
 
-def _typed_before(parser: Parser, path: str) -> dict[str, Any]:
-    """What was typed for the run that has left a config.json, which may be a stranger's: each value
-    is read as if it were typed now. Raises LadderError."""
+def _before(parser: Parser, path: str) -> dict[str, Any]:
+    """What was typed for the run that has left a config.json. That may be a stranger's, and is read
+    as if it were typed now. Raises LadderError."""
     try:
         record = read_json(path)
-        typed = record.get("flags") if isinstance(record, dict) else None
-        if not isinstance(typed, dict):
+        flags = record.get("flags") if isinstance(record, dict) else None
+        if not isinstance(flags, dict):
             raise LadderError("it names no flags, as the config.json in the folder of a run does")
-        flags = vars(parser.parse_args([word for item in typed.items() for word in _words(*item)]))
+        before = vars(parser.parse_args([word for item in flags.items() for word in _words(*item)]))
     except LadderError as error:
         raise LadderError(f"--config {path}: {str(error).removeprefix(f'{path}: ')}") from None
-    del flags["config"]
-    return flags
+    del before["config"]
+    return before
 
 
 def _words(name: str, value: Any) -> list[str]:
     """A field of Flags as it is typed. An unknown one is left to the parser to refuse."""
-    known = [f.metadata["names"][0] for f in dataclasses.fields(Flags) if f.name == name]
-    flag = known[0] if known else f"--{name}"
-    if isinstance(value, dict):
-        return [f"{flag}={key}={which}" for key, which in value.items()]
+    known = {f.name: f.metadata["names"][0] for f in dataclasses.fields(Flags)}
+    flag = known.get(name, f"--{name}")
     if flag.startswith("--no-") and isinstance(value, bool):
         return [] if value else [flag]
+    if isinstance(value, dict):
+        return [f"{flag}={key}={which}" for key, which in value.items()]
     return [f"{flag}={int(value) if isinstance(value, bool) else value}"]
-
-
-def _over(before: Mapping[str, Any], typed: Mapping[str, Any]) -> dict[str, Any]:
-    """The flags of before, but for those that are typed; of --rung, op by op."""
-    rung = {**(before["rung"] or {}), **(typed["rung"] or {})} or None
-    later = {name: value for name, value in typed.items() if value is not None}
-    return {**before, **later, "rung": rung}
 
 
 def build_parser(

@@ -28,6 +28,11 @@ from trainer.model.program import Program
 from trainer.open import Build, Machine, of_newest_run, open_machine, open_weights
 from trainer.report import printable
 
+SETTINGS = (  # the flags of a run that matter to a text
+    *("model", "sample_tokens", "temperature", "top_k", "seed", "tokenizer"),
+    *("data_dir", "device", "dtype", "rungs", "rung", "fuse", "gelu_fusion"),
+)
+
 
 def main(argv: Sequence[str]) -> int:
     flags, file = parse(argv)
@@ -59,10 +64,7 @@ def main(argv: Sequence[str]) -> int:
 
 def parse(argv: Sequence[str]) -> tuple[Flags, str | None]:
     """The flags of a run that matter to a sample, and the file of --prompts."""
-    names = (
-        *("model", "prompt", "sample_tokens", "temperature", "top_k", "seed", "tokenizer"),
-        *("data_dir", "device", "dtype", "rungs", "rung", "fuse", "gelu_fusion"),
-    )
+    names = (*SETTINGS, "prompt")
     parser = build_parser("python -m trainer sample", "Text from a trained model.", names)
     parser.add_argument(
         "--prompts", metavar="FILE", help="a prompt on each line, sampled together; instead of one"

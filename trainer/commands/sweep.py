@@ -182,8 +182,7 @@ def run_all(
 
 def _start(trial: Trial, device: Sequence[str], place: Path) -> subprocess.Popen[bytes]:
     """One run. In a session of its own, it gets no Ctrl-C from the terminal but ours."""
-    typed = trial.words if "--no-model" in trial.words else [*trial.words, "--no-model"]
-    words = [*typed, *device, f"--output={place}", "--resume=1"]
+    words = [*trial.words, "--no-model", *device, f"--output={place}", "--resume=1"]
     with (place / OUTPUT).open("ab") as output:
         return subprocess.Popen(
             [sys.executable, "-m", f"{ROOT}trainer", *words],

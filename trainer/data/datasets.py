@@ -25,9 +25,8 @@ import numpy as np
 from ladder.core.common.errors import LadderError
 from ladder.core.common.files import read_bytes
 from ladder.core.common.files import read_text as read_file
-from trainer.data import download, tokenizers
+from trainer.data import download, hub, tokenizers
 from trainer.data.download import DownloadError, data_directory
-from trainer.data.hub import documents
 from trainer.data.hub_texts import (
     HUB_TEXTS,
     Reader,
@@ -58,7 +57,7 @@ def prepare(
     max_tokens: int | None = None,
     shard_tokens: int | None = None,
     processes: int | None = None,
-    read: Reader = documents,
+    read: Reader = hub.documents,
 ) -> Prepared:
     """The token files of data set `name`, made if they are not there yet.
 
@@ -71,6 +70,9 @@ def prepare(
     of a text of the Hub.
     """
     if name in HUB_TEXTS:
+        made = download.places(data_dir, f"{name}/{tokenizer}_prepared.json")
+        if read is hub.documents and not any(path.exists() for path in made):
+            hub.pyarrow_parquet()  # where it is missing, nothing is downloaded
         chosen = get_tokenizer(tokenizer, data_dir)
         sizes = (max_tokens, shard_tokens)
         return prepare_hub_text(name, data_dir, chosen, read, sizes, processes)

@@ -236,10 +236,6 @@ class TokenLoader:
         )
         self.tokens = sum(self._counts)
         self.batches = shared * sum(self._windows)  # in an epoch
-        self.unused = sum(
-            count - 1 - windows * self._span
-            for count, windows in zip(self._counts, self._windows, strict=True)
-        )
         self.reset()
 
     def reset(self) -> None:

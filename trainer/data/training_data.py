@@ -137,13 +137,3 @@ def open_loaders(
     if config.eval_train:
         train_split = TokenLoader(config.train_data, *size, shuffle=False, **turns)
     return for_training(), val, train_split
-
-
-def note_on_validation(config: TrainConfig, val: TokenLoader) -> list[str]:
-    """A line for the user where the text to validate on is shorter than a batch."""
-    if config.batch == val.B:
-        return []
-    return [
-        f"{config.val_data} has {val.tokens:,} tokens, too few for a batch: B={val.B} validates, "
-        f"and {val.unused:,} of the tokens are not used"
-    ]

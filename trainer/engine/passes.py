@@ -42,8 +42,7 @@ def write_rng(engine: Engine, seed: int, step: int, micro_step: int) -> None:
 def one_batch(engine: Engine, tokens: np.ndarray, targets: np.ndarray) -> tuple[np.ndarray, float]:
     """Forward and backward on one batch (B,T), gradients from 0; returns the logits (B,T,Vp) and
     the mean loss."""
-    engine.write("tokens", tokens)
-    engine.write("targets", targets)
+    write_rows(engine, tokens, targets)
     engine.write("dloss", np.array([1 / tokens.size], np.float32))
     engine.predict()
     logits = engine.read("logits").reshape(*tokens.shape, -1)  # `forward` leaves their gradient

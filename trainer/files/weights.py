@@ -156,23 +156,13 @@ def tokenizer_in(state: Mapping[str, Any]) -> str | None:
     return str(state.get("tokenizer") or "") or None
 
 
-def text_of(run: Path, split: str = "train") -> str | None:
-    """The pattern of the token files that the run in a folder was trained on, or with "val"
-    validated on; None where its config.json names none, or is a model's."""
-    pattern = _settings(run).get(f"{split}_data")
-    return pattern if isinstance(pattern, str) else None
-
-
-def length_of(run: Path, context: int) -> int:
-    """T of the run in a folder, if it says one that the model takes, else 1024 or the context."""
-    T = _settings(run).get("sequence")
-    return T if type(T) is int and 0 < T <= context else min(1024, context)
-
-
-def _settings(run: Path) -> dict[str, Any]:
-    path = run / "config.json"
-    record = read_json(path) if path.is_file() else {}
-    return record if isinstance(record, dict) else {}
+def settings_of(run: Path) -> dict[str, Any]:
+    """The texts and the length of rows that the config.json in a run's folder names; less where it
+    is a stranger's, or there is none."""
+    record = read_json(path) if (path := run / "config.json").is_file() else {}
+    kinds = {"train_data": str, "val_data": str, "sequence": int}
+    items = record.items() if isinstance(record, dict) else ()
+    return {name: value for name, value in items if type(value) is kinds.get(name)}
 
 
 def state_of(shape: ModelConfig) -> dict[str, Any]:

@@ -248,7 +248,9 @@ def test_the_loss_of_a_model_is_that_of_its_runs_validation(tmp_path, capsys):
     assert loss("--on", str(text), "-t", "8")[0] == 23
     assert loss("--on", "train", "--limit", "3")[1] != loss("--limit", "3")[1]
     model = str(outcome.directory / "model")
-    with pytest.raises(LadderError, match=r"model is no run that names its text; name one by --on"):
+    with pytest.raises(
+        LadderError, match="-e names no run, which would name its text; name one by --on"
+    ):
         loss("-e", model)
     with pytest.raises(LadderError, match="-t 64 is beyond the model's context"):
         loss("-t", "64")
