@@ -97,12 +97,10 @@ def test_later_flags_replace_those_of_a_config_op_by_op(tmp_path):
     ("text", "says"),
     [
         ("{", "is not JSON"),
-        ("[]", "it names no flags"),
         ('{"flags": [1]}', "it names no flags"),
         ('{"n_layer": 12}', "it names no flags"),
         ('{"flags": {"bacth": 4}}', "there is no flag --bacth"),
         ('{"flags": {"batch": [4]}}', "--batch/-b: must be a whole number"),
-        ('{"flags": {"plot": "x"}}', "--no-plot"),
         ('{"flags": {"rung": 3}}', "--rung 3: write OP=N"),
     ],
 )

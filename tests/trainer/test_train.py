@@ -618,7 +618,5 @@ def test_the_folder_holds_what_was_run(tmp_path):
     assert (config["batch"], config["lr"], config["steps"]) == (2, 1e-2, 1)
     assert set(chosen.values()) == {"0"}
     assert "layernorm.forward" in chosen
-    again = ["--config", str(tmp_path / "run" / "config.json")]
-    typed = settings(tmp_path, steps=1)
-    assert parse(again) == Flags(**typed)
-    assert parse(["-b", "4", *again]) == Flags(**{**typed, "batch": 4})
+    again = ["--config", str(tmp_path / "run" / "config.json"), "-b", "4"]
+    assert parse(again) == Flags(**settings(tmp_path, steps=1, batch=4))

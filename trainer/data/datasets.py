@@ -206,14 +206,8 @@ def encode_sections(text: str, tokenizer: Tokenizer) -> np.ndarray:
     An end-of-text token stands before each section, if the tokenizer has one; the blank line stays
     with the section before it (karpathy/llm.c, dev/data/tinyshakespeare.py).
     """
-    if tokenizer.eot is None:
-        return np.array(tokenizer.encode(text), dtype=np.uint16)
-    sections = text.split("\n\n")
-    tokens: list[int] = []
-    for i, section in enumerate(sections):
-        last = i + 1 == len(sections)
-        tokens += [tokenizer.eot, *tokenizer.encode(section if last else section + "\n\n")]
-    return np.array(tokens, dtype=np.uint16)
+    *sections, last = text.split("\n\n")
+    return _encode_documents([*(f"{section}\n\n" for section in sections), last], tokenizer)
 
 
 def split(tokens: np.ndarray, llmc: bool) -> dict[str, np.ndarray]:
