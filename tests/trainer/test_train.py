@@ -136,7 +136,7 @@ def test_a_text_shorter_than_a_batch_is_validated_by_fewer_rows(tmp_path):
     words = own_set(tmp_path)
     write_tokens(tmp_path / "mine_val_0.bin", np.arange(100))
     outcome, screen = run(tmp_path, **words, batch=8, steps=1)
-    assert "has 100 tokens, too few for a batch: B=6 validates, and 3 of the tokens are" in screen
+    assert "100 to validate: too few for B=8, so B=6, and 3 are not used" in screen
     fits, screen = run(tmp_path, **words, batch=6, steps=1)
     assert "too few" not in screen
     assert outcome.val_losses[0][1] == pytest.approx(fits.val_losses[0][1], rel=1e-6)
