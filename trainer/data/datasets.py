@@ -27,7 +27,7 @@ from trainer.data import download, hub, tokenizers
 from trainer.data.download import DownloadError, data_directory
 from trainer.data.hub_texts import HUB_TEXTS, Reader, is_parquet, prepare_hub_text, prepare_parquet
 from trainer.data.sets import Prepared, remove_others, use_or_make
-from trainer.data.token_files import TokenLoader, is_text, write_tokens
+from trainer.data.token_files import TokenLoader, is_text, spelled_out, write_tokens
 from trainer.data.tokenizers import Tokenizer, get_tokenizer
 
 __all__ = ["Prepared", "TokenLoader", "data_directory", "prepare"]
@@ -139,7 +139,7 @@ def token_files(name: str, data_dir: str | Path, tokenizer: Tokenizer) -> str:
     """The pattern of the token files to validate on that a user names: the name itself, or where it
     is that of a text, the file made of all of it."""
     if not is_text(name):
-        return name
+        return spelled_out(name, "val")
     texts, source = _documents(Path(name))
 
     def write(place: Path, chosen: Tokenizer) -> dict[str, int]:
