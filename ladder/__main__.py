@@ -20,22 +20,6 @@ from ladder.core.common.command_line import (
 )
 from ladder.core.common.errors import LadderError
 
-try:
-    from ladder.core.commands import (
-        adoption,
-        checks,
-        documents,
-        exports,
-        machine_code,
-        sources,
-        timings,
-        traces,
-    )
-    from ladder.core.commands.options import Commands
-except ModuleNotFoundError as error:
-    print(f"ladder: {describe_missing_package(error)}", file=sys.stderr)
-    sys.exit(2)
-
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command.
@@ -57,12 +41,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader of our output, such as `head`, has left
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except ModuleNotFoundError as error:
+        print(f"ladder: {describe_missing_package(error)}", file=sys.stderr)
+        return 2
     except (OSError, RuntimeError) as error:
         print(f"ladder: {describe_system_error(error)}", file=sys.stderr)
         return 2
 
 
 def _parser() -> argparse.ArgumentParser:
+    from ladder.core.commands import (
+        adoption,
+        checks,
+        documents,
+        exports,
+        machine_code,
+        sources,
+        timings,
+        traces,
+    )
+    from ladder.core.commands.options import Commands
+
     parser = Parser(prog="python -m ladder", description="Kernels of GPT-2's layers, rung by rung.")
     parser.add_argument("--version", action="version", version=version())
     commands = Commands(parser)
