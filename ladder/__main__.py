@@ -28,8 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     replace_unprintable()
     try:
-        arguments = sys.argv[1:] if arguments is None else arguments
-        options = _parser().parse_args(arguments or ["--help"])
+        options = _parser().parse_args(arguments)
         status: int = options.run(options)
         return status
     except LadderError as error:
@@ -53,6 +52,7 @@ def _parser() -> argparse.ArgumentParser:
     from ladder.core.commands import (
         adoption,
         checks,
+        completion,
         documents,
         exports,
         machine_code,
@@ -64,6 +64,13 @@ def _parser() -> argparse.ArgumentParser:
 
     parser = Parser(prog="python -m ladder", description="Kernels of GPT-2's layers, rung by rung.")
     parser.add_argument("--version", action="version", version=version())
+    parser.add_argument(
+        "--print-completion",
+        action=completion.PrintCompletion,
+        choices=("bash", "zsh"),
+        help='lets a shell complete ops, rungs and flags: eval "$(kernel-ladder --print-completion '
+        'bash)"',
+    )
     commands = Commands(parser)
     for module in (
         sources,

@@ -39,25 +39,26 @@ def add_to(commands: Commands) -> None:
     parser.add_argument("op", help="an op, or a layer")
     parser.add_argument("rung", nargs="?", help=f"{RUNG_HELP}; default: all")
     add_device_options(parser)
-    parser.add_argument(
+    group = parser.add_argument_group("how closely it looks")
+    group.add_argument(
         "--seconds",
         type=_seconds,
         default=sandbox.SECONDS,
         help="time limit for your own kernel; default %(default)g",
     )
-    parser.add_argument(
+    group.add_argument(
         "--coverage",
         action="store_true",
         help="on the emulator, how often the branches and loops of a rung run at these shapes",
     )
-    parser.add_argument(
+    group.add_argument(
         "--warp",
         type=int,
         default=32,
         choices=(32, 64),
         help="lanes of the emulator's warps; default 32 in all orders of threads and 64 in one",
     )
-    parser.add_argument("-v", "--verbose", action="store_true", help="one line for each shape")
+    group.add_argument("-v", "--verbose", action="store_true", help="one line for each shape")
 
     parser = commands.add("lint", lint_files)
     parser.add_argument(

@@ -28,7 +28,8 @@ class Commands:
     """The commands of `python -m ladder`; each module of this folder adds its own."""
 
     def __init__(self, parser: Parser) -> None:
-        self._parsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+        parser.set_defaults(run=lambda _: parser.print_help() or 0)  # where none is named
+        self._parsers = parser.add_subparsers(dest="command", metavar="COMMAND")
 
     def add(self, name: str, run: Run) -> Parser:
         """A command; the first line of the docstring of `run` is its help."""
@@ -59,17 +60,19 @@ def op_and_rung(options: argparse.Namespace) -> tuple[Ladder, Rung]:
 
 def add_device_options(parser: Parser) -> None:
     """--device, --dtype and --shape of a command that may run all of an op."""
-    parser.add_argument(
+    group = parser.add_argument_group("where it runs, and on what")
+    group.add_argument(
         "--device",
         default=default_device(),
         help="cpu, emulated, cuda, cuda:1 or several (cuda:0,1), hip (AMD), or isa:gfx1100 (AMD's "
         "machine code on the CPU, slowly); default: the GPU, or emulated without one",
     )
-    add_call_options(parser, "types of `real`; default: all that the op has")
+    add_call_options(group, "types of `real`; default: all that the op has")
 
 
 def add_call_options(
-    parser: Parser, dtype: str = "type of `real`; default: the first that the rung takes"
+    parser: argparse._ActionsContainer,
+    dtype: str = "type of `real`; default: the first that the rung takes",
 ) -> None:
     """--dtype and --shape of a command that looks at one call of a rung."""
     parser.add_argument("--dtype", type=_dtypes, metavar="fp32,fp16,bf16", help=dtype)
