@@ -27,7 +27,7 @@ _REPLY = {  # the ids, and .cu files
 class PrintCompletion(argparse.Action):
     """Prints what a shell reads to complete `kernel-ladder`, and ends the program."""
 
-    def __call__(self, parser: argparse.ArgumentParser, namespace: Any, shell: Any, *_: Any) -> None:
+    def __call__(self, parser: argparse.ArgumentParser, _: Any, shell: Any, *__: Any) -> None:
         import shtab  # only here: it is an extra
 
         cases = "\n".join(

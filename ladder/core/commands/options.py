@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import numpy as np
 from rich.console import Console
@@ -28,7 +31,7 @@ class Commands:
     """The commands of `python -m ladder`; each module of this folder adds its own."""
 
     def __init__(self, parser: Parser) -> None:
-        parser.set_defaults(run=lambda _: parser.print_help() or 0)  # where none is named
+        parser.set_defaults(run=lambda _: parser.parse_args(["--help"]))  # where none is named
         self._parsers = parser.add_subparsers(dest="command", metavar="COMMAND")
 
     def add(self, name: str, run: Run) -> Parser:
@@ -134,6 +137,38 @@ def dtype_of(
     """The type that --dtype gives, or the first of the op's that the rung is written for."""
     reals: list[str] = options.dtype or list(ladder.op.reals)
     return next((name for name in reals if rung.claims(target_of(DTYPES[name]))), reals[0])
+
+
+def add_format(parser: Parser, lists: str) -> None:
+    """--format of a command that prints by `Output`. `lists`: what its JSON is a list of."""
+    parser.add_argument(
+        "--format",
+        choices=("text", "json"),
+        default="text",
+        help=f"json: one list, of {lists}; remarks go to stderr. Default text",
+    )
+
+
+class Output:
+    """What a command has found: as text while it finds it, or as one list of JSON at its end."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self._found: list[Any] | None = None if options.format == "text" else []
+
+    def add(self, show: Callable[[], None], found: Iterable[Any]) -> None:
+        """Elements of the list; `show` prints them as text."""
+        if self._found is None:
+            show()
+        else:
+            self._found += found
+
+    def remark(self, line: str) -> None:
+        """A line for people alone."""
+        print(line, file=sys.stdout if self._found is None else sys.stderr, flush=True)
+
+    def end(self) -> None:
+        if self._found is not None:
+            print(json.dumps(self._found, indent=1, default=str))
 
 
 class _Screen(Console):

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import functools
 from pathlib import Path
 
 from ladder.core.commands.options import (
     Commands,
+    Output,
     add_call_options,
+    add_format,
     add_op_and_rung,
     console,
     dtype_of,
@@ -34,6 +37,7 @@ def add_to(commands: Commands) -> None:
     parser.add_argument(
         "--picture", metavar="FILE", help="also draw which lane touches what (an SVG file)"
     )
+    add_format(parser, "counts, each of a source line and a buffer")
 
     parser = commands.add("ncu", how_to_profile)
     add_op_and_rung(parser)
@@ -50,8 +54,10 @@ def trace_rung(options: argparse.Namespace) -> int:
     dtype = dtype_of(ladder, rung, options, Emulated(warp=options.warp).target)
     report = trace.trace(ladder, rung, dtype, dims, options.warp)
     title = f"{options.op} {rung.label}, {format_dims(dims)}, {dtype}"
-    print(title)
-    console().print(trace.table(report, rung))
+    output = Output(options)
+    output.remark(title)
+    counts = map(dataclasses.asdict, trace.own_lines(report, rung))
+    output.add(lambda: console().print(trace.table(report, rung)), counts)
     if options.picture:
         try:
             text = accesses.of_report(report, rung, title).svg()
@@ -59,7 +65,8 @@ def trace_rung(options: argparse.Namespace) -> int:
         except OSError as error:
             why = f"cannot draw --picture {options.picture}: {error.strerror}"
             raise LadderError(why) from None
-        print(f"written to {options.picture}")
+        output.remark(f"written to {options.picture}")
+    output.end()
     return 0
 
 

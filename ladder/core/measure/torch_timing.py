@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from ladder.core.common.install import install
 from ladder.core.contract.dims import Dims
 from ladder.core.contract.dtypes import DTYPES
 from ladder.core.contract.op import Op
@@ -50,7 +51,7 @@ def available() -> str | None:
     try:
         import torch
     except ImportError:
-        return "PyTorch is not installed"
+        return f"PyTorch is not installed; {install('torch')} adds it"
     return None if torch.cuda.is_available() else "PyTorch is installed without CUDA"
 
 
