@@ -7,20 +7,16 @@ from typing import Any
 
 from ladder.core.contract.ladder import ladders
 
-# For bash and zsh, which hold the words of the line in COMP_WORDS and in words.
+# Bash and zsh hold the words of the line in COMP_WORDS and in words.
 _RUNGS = """
 _kernel_ladder_rungs() {{
   local word ids=
-  for word in "${{COMP_WORDS[@]}}" "${{words[@]}}"; do
-    case "$word" in
-{cases}
-    esac
-  done
-{reply}
+  for word in "${{COMP_WORDS[@]}}" "${{words[@]}}"; do case "$word" in {cases} esac; done
+  {reply}
 }}"""
 _REPLY = {  # the ids, and .cu files
-    "bash": """  compgen -W "$ids" -- "$1"; compgen -f -X '!*.cu' -- "$1" """,
-    "zsh": "  compadd -- ${=ids}; _files -g '*.cu'",
+    "bash": """compgen -W "$ids" -- "$1"; compgen -f -X '!*.cu' -- "$1" """,
+    "zsh": "compadd -- ${=ids}; _files -g '*.cu'",
 }
 
 
@@ -31,7 +27,7 @@ class PrintCompletion(argparse.Action):
         import shtab  # only here: it is an extra
 
         cases = "\n".join(
-            f'      {name}) ids="{" ".join(rung.id for rung in ladder.rungs)}" ;;'
+            f'{name}) ids="{" ".join(rung.id for rung in ladder.rungs)}" ;;'
             for name, ladder in ladders().items()
         )
         rungs: dict[str, Any] = dict.fromkeys(_REPLY, "_kernel_ladder_rungs")

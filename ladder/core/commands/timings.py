@@ -27,7 +27,6 @@ from ladder.core.measure import bench, latency, pick, pick_cache, results
 from ladder.core.measure.torch_baselines import BASELINES
 from ladder.core.verify import sandbox
 
-MOST_SECONDS = 600  # on the CPU
 HOW = (
     "A time is the median of many calls in a CUDA graph, between two events; the second one waits "
     "for all that the calls have launched. The calls take several sets of random inputs in turn, "
@@ -120,7 +119,8 @@ def bench_ladders(options: argparse.Namespace) -> int:
     shapes = [_shape(ladder, options) for ladder in chosen]
     bench.refuse_emulated(device)
     if not device.is_gpu:
-        _forecast(chosen, shapes, device, options, output)
+        seconds = bench.forecast(zip(chosen, shapes, strict=True), device, options.dtype)
+        output.remark(f"on the CPU this takes about {max(seconds, 5):.0f} seconds")
     for ladder, named in zip(chosen, shapes, strict=True):
         for measurement in bench.bench(
             ladder, device, options.dtype, named, rungs or None, roofs, say, options.joules
@@ -137,25 +137,6 @@ def _shape(ladder: Ladder, options: argparse.Namespace) -> dict[str, Dims] | Non
     return {next(known, format_dims(dims)): dims} if options.shape else None
 
 
-def _forecast(
-    chosen: Sequence[Ladder],
-    shapes: Sequence[dict[str, Dims] | None],
-    device: Device,
-    options: argparse.Namespace,
-    output: Output,
-) -> None:
-    """Say how long the CPU will take. Raises LadderError where that is too long."""
-    seconds = 0.0
-    for ladder, named in zip(chosen, shapes, strict=True):
-        seconds += bench.forecast(ladder, device, options.dtype, named)
-        if seconds > MOST_SECONDS:
-            raise LadderError(
-                f"on the CPU it takes about {seconds / 60:,.0f} minutes until {ladder.op.name} is "
-                f"timed, more than {MOST_SECONDS / 60:.0f}; give one --dtype, and a smaller --shape"
-            )
-    output.remark(f"on the CPU this takes about {max(seconds, 5):.0f} seconds")
-
-
 def _keep(
     device: Mapping[str, str | int],
     measurement: results.Measurement,
@@ -168,15 +149,14 @@ def _keep(
     if not options.save:
         return
     file = None if options.save is True else options.save
-    before = results.find(results.of(device, file)["measurements"], measurement) if file else None
-    if before:
-        us = {results.who(row): row["median_us"] for row in before["rows"]}
-        for row in measurement["rows"]:
-            if (earlier := us.get(who := results.who(row))) is not None:
-                output.remark(
-                    f"{measurement['op']} {who}, {measurement['shape']}, {measurement['dtype']}: "
-                    f"{row['median_us'] / earlier:.3f} of the {earlier:.2f} us before"
-                )
+    before = results.before(device, measurement, file)
+    us = {results.who(row): row["median_us"] for row in before["rows"]} if file and before else {}
+    for row in measurement["rows"]:
+        if (earlier := us.get(who := results.who(row))) is not None:
+            output.remark(
+                f"{measurement['op']} {who}, {measurement['shape']}, {measurement['dtype']}: "
+                f"{row['median_us'] / earlier:.3f} of the {earlier:.2f} us before"
+            )
     output.remark(f"written to {results.record(device, measurement, file)}")
 
 

@@ -15,7 +15,7 @@ import importlib.metadata
 import math
 import platform
 import subprocess
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -38,6 +38,7 @@ from ladder.core.verify.check import check_case, gpt2_shape, measured_shapes
 from ladder.core.verify.inputs import Arrays, make_inputs
 from ladder.core.verify.tolerance import expect
 
+MOST_CPU_SECONDS = 600
 CPU_TURNS = 40  # of the sets: 15 are timed, the others stand for inputs, warming up and the check
 VERIFIED_ELEMENTS = 1 << 28  # beyond this, the float64 reference takes more memory than most have
 
@@ -105,25 +106,28 @@ def bench(
 
 
 def forecast(
-    ladder: Ladder,
+    chosen: Iterable[tuple[Ladder, dict[str, Dims] | None]],
     device: Device,
     dtypes: Sequence[str] | None = None,
-    shapes: dict[str, Dims] | None = None,
 ) -> float:
-    """About how many seconds `bench` takes on the CPU, from one call of the reference in each type
-    at a small shape."""
-    op, seconds = ladder.op, 0.0
-    for real in (DTYPES[dtype] for dtype in dtypes or op.reals):
-
-        def work(dims: Dims, real: np.dtype = real) -> int:
-            return op.flops(dims) + op.least_bytes(dims, real)
-
-        small = gpt2_shape(op, device)
-        (call, *_) = BufferSets(op, device, real, small).bind(ladder.rung(0))
-        one = device.time(call) / work(small)
-        for dims in (shapes or measured_shapes(op, device)).values():
-            sets = min(max(1, ROTATED_BYTES / op.least_bytes(dims, real)), MOST_SETS)
-            seconds += CPU_TURNS * sets * work(dims) * one
+    """About how many seconds `bench` takes on the CPU for ladders at shapes, from one call of the
+    reference in each type at a small shape. Raises LadderError where they are too many."""
+    seconds = 0.0
+    for ladder, shapes in chosen:
+        op = ladder.op
+        for real in (DTYPES[dtype] for dtype in dtypes or op.reals):
+            small = gpt2_shape(op, device)
+            (call, *_) = BufferSets(op, device, real, small).bind(ladder.rung(0))
+            one = device.time(call) / (op.flops(small) + op.least_bytes(small, real))
+            for dims in (shapes or measured_shapes(op, device)).values():
+                moved = op.least_bytes(dims, real)
+                sets = min(max(1, ROTATED_BYTES / moved), MOST_SETS)
+                seconds += CPU_TURNS * sets * (op.flops(dims) + moved) * one
+        if seconds > MOST_CPU_SECONDS:
+            raise LadderError(
+                f"on the CPU it takes about {seconds / 60:,.0f} minutes until {op.name} is timed, "
+                f"more than {MOST_CPU_SECONDS // 60}; give one --dtype, and a smaller --shape"
+            )
     return seconds
 
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -70,9 +70,9 @@ def record(device: Mapping[str, Any], measurement: Measurement, path: Path | Non
     measured anew; it replaces an older one. Returns the file's path."""
     old = of(device, path)["measurements"]
     others = [other for other in old if _key(other) != _key(measurement)]
-    if path and (before := find(old, measurement)):
+    if path and (earlier := before(device, measurement, path)):
         new = {who(row) for row in measurement["rows"]}
-        kept = ({"date": before["date"], **row} for row in before["rows"] if who(row) not in new)
+        kept = ({"date": earlier["date"], **row} for row in earlier["rows"] if who(row) not in new)
         measurement = {**measurement, "rows": [*measurement["rows"], *kept]}
     content = {"device": dict(device), "measurements": sorted([*others, measurement], key=_key)}
     path = path or FOLDER / f"{slug(device['gpu'])}.json"
@@ -96,9 +96,12 @@ def of(device: Mapping[str, Any], path: Path | None = None) -> dict[str, Any]:
     return content
 
 
-def find(measurements: Iterable[Measurement], like: Measurement) -> Measurement | None:
-    """The one of the same op, dtype and shape; None without."""
-    return next((one for one in measurements if _key(one) == _key(like)), None)
+def before(
+    device: Mapping[str, Any], measurement: Measurement, path: Path | None = None
+) -> Measurement | None:
+    """The one of the same op, dtype and shape that is kept; None without."""
+    kept = of(device, path)["measurements"]
+    return next((one for one in kept if _key(one) == _key(measurement)), None)
 
 
 def of_step(rungs: Mapping[str, Rung]) -> dict[str, dict[str, str]]:
