@@ -88,7 +88,7 @@ def add_to(commands: Commands) -> None:
 def bench_ladders(options: argparse.Namespace) -> int:
     """Time rungs, or kernels of your own, beside the roof and PyTorch (needs a GPU)."""
     device = open_device(options.device)
-    if options.save and not device.is_gpu:
+    if options.save and device.measurable and not device.is_gpu:
         raise LadderError(f"--save keeps times of a GPU only; device {device.name} is not one")
     chosen = [ladder for name in options.op for ladder in matching(name)]
     chosen = chosen or (list(ladders().values()) if options.all else [])

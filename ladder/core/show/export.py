@@ -64,9 +64,11 @@ def default_shape(op: Op, rung: Rung, target: Target) -> Dims:
 
 
 def file_name(op: Op, rung: Rung, suffix: str = ".cu") -> str:
-    """What the program is called unless the user says otherwise: layernorm_forward_3.cu"""
+    """What the file is called unless the user says otherwise: layernorm_forward_3.cu, or a name that
+    Python can import."""
     which = rung.path.stem if rung.is_own_file and rung.path else rung.id
-    return f"{op.kernel}_{which}{suffix}"
+    name = f"{op.kernel}_{which}"
+    return (name if suffix == ".cu" else re.sub(r"\W", "_", name)) + suffix
 
 
 def command(op: Op, rung: Rung, dims: Dims, target: Target) -> str:

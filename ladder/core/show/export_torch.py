@@ -9,7 +9,6 @@ arrays of its own.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 
 from ladder.core.common.errors import LadderError
@@ -106,7 +105,7 @@ def export(ladder: Ladder, rung: Rung, dims: Dims, target: Target) -> str:
     )
     if '"""' in source:
         raise LadderError(f'{rung.path} contains """, which would end a string of Python')
-    name = re.sub(r"\W", "_", cuda.file_name(op, rung, ""))
+    name = cuda.file_name(op, rung, "")
     number = target.arch.removeprefix("sm_")
     flags = ["-O3", "-std=c++17", f"-gencode=arch=compute_{number},code=sm_{number}"]
     made = {arg.name: _made(arg, inputs.get(arg.name), dims, target) for arg in op.args}
