@@ -10,8 +10,8 @@ import pytest
 from nbclient.exceptions import CellExecutionError
 
 from ladder.core.common.errors import LadderError
-from ladder.core.contract.dtypes import DTYPES, REALS
 from ladder.core.contract.ladder import find, ladders
+from ladder.core.contract.op import DTYPES, REALS
 from ladder.core.device.cuda import compiler, nvrtc
 from ladder.core.device.open import default_device
 from ladder.core.show import notebook, pages

@@ -1,7 +1,5 @@
 """Completion in a shell, by shtab: commands, flags, ops, and the rungs of the op that is typed."""
 
-from __future__ import annotations
-
 import argparse
 from typing import Any
 

@@ -1,7 +1,5 @@
 """How fast: `bench` times rungs, `pick` finds the fastest for a shape, `latency` times loads."""
 
-from __future__ import annotations
-
 import argparse
 import re
 from collections.abc import Mapping, Sequence
@@ -19,8 +17,8 @@ from ladder.core.commands.options import (
 from ladder.core.common.errors import LadderError
 from ladder.core.common.install import install
 from ladder.core.contract.device import Device
-from ladder.core.contract.dims import Dims, format_dims
 from ladder.core.contract.ladder import Ladder, find, find_rung, ladders
+from ladder.core.contract.op import Dims, format_dims
 from ladder.core.contract.rung_file import Rung
 from ladder.core.device.open import default_device, open_device
 from ladder.core.measure import bench, latency, pick, pick_cache, results

@@ -7,15 +7,11 @@ Its CUDA source is that of ladder/core/show/export.py, with tensors (exported/te
 arrays of its own.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 
 from ladder.core.common.errors import LadderError
-from ladder.core.contract.dims import Dims, format_dims
-from ladder.core.contract.dtypes import resolve_dtype
 from ladder.core.contract.ladder import Ladder
-from ladder.core.contract.op import Arg
+from ladder.core.contract.op import Arg, Dims, format_dims, resolve_dtype
 from ladder.core.contract.rung_file import Rung
 from ladder.core.contract.target import Target
 from ladder.core.show import export as cuda

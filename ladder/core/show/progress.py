@@ -7,8 +7,6 @@ An exercise is known by its title: its cell begins with `MINE = r\"""// op: titl
 checker of the notebooks on whole models, `gpt.check_order(…)`, whose name is the title then.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 import os
