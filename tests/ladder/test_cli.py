@@ -140,7 +140,6 @@ def test_json_is_a_list_and_the_status_is_that_of_text(tmp_path, capsys):
     on = ["--device", "emulated", "--dtype", "fp32", "--shape", "N=3,C=5"]
     (report,) = found("check", "layernorm.forward", str(path), *on, status=1)
     assert not report["passed"] and report["outcomes"][0]["dims"] == {"N": 3, "C": 5}
-    assert all(one["passed"] for one in found("check", "start", "3", "--device", "emulated"))
     counts = found("trace", "layernorm.forward", "1", "--shape", "N=32,C=32")
     assert {"inp", "out"} <= {count["buffer"] for count in counts}
 

@@ -39,6 +39,11 @@ COLUMNS = 100  # of a line
 _QUIET = "#pragma nv_diag_suppress 177  // headers define more than this kernel uses"
 _C_TYPES = {"real": "real", "float32": "float", "int32": "int", "uint32": "unsigned"}
 _TENSOR_TYPES = {"float32": "FLOAT32", "float16": "FLOAT16", "bfloat16": "BFLOAT16"}
+# What is for the emulator alone, up to its #else or #endif; group 1 is what is not.
+_EMULATED = re.compile(
+    r"^#ifdef KERNEL_LADDER_EMULATOR\b.*\n(?:.*\n)*?(?:#else.*\n((?:.*\n)*?))?#endif.*\n",
+    re.MULTILINE,
+)
 _OWN_INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"]+)".*\n', re.MULTILINE)
 _SYSTEM_INCLUDE = re.compile(r"^[ \t]*#[ \t]*include[ \t]*<([^>]+)>.*\n", re.MULTILINE)
 
@@ -167,7 +172,7 @@ def _with_headers(path: Path, folders: Sequence[Path]) -> list[tuple[Path, str]]
     found: dict[Path, str] = {}
 
     def follow(path: Path) -> None:
-        text = _without_emulator(read_text(path))
+        text = _EMULATED.sub(r"\1", read_text(path))
         for name in _OWN_INCLUDE.findall(text):
             header = next((f / name for f in (path.parent, *folders) if (f / name).is_file()), None)
             if header is None:
@@ -179,27 +184,6 @@ def _with_headers(path: Path, folders: Sequence[Path]) -> list[tuple[Path, str]]
 
     follow(path.resolve())
     return list(found.items())
-
-
-def _without_emulator(text: str) -> str:
-    """A header without what is for the emulator alone: what stands between
-    `#ifdef KERNEL_LADDER_EMULATOR` and its #else or #endif."""
-    kept = []
-    branches: list[str] = []  # "emulator", "device" or "other": of the conditions around a line
-    for line in text.splitlines(keepends=True):
-        found = re.match(r"\s*#\s*(if|else|endif)", line)
-        word = found.group(1) if found else ""
-        ours = False
-        if word == "if":
-            ours = re.match(r"\s*#\s*ifdef\s+KERNEL_LADDER_EMULATOR\b", line) is not None
-            branches.append("emulator" if ours else "other")
-        elif word == "else" and branches[-1] == "emulator":
-            branches[-1], ours = "device", True
-        elif word == "endif":
-            ours = branches.pop() != "other"
-        if not ours and "emulator" not in branches:
-            kept.append(line)
-    return "".join(kept)
 
 
 # ---- sections ------------------------------------------------------------------------------------

@@ -19,13 +19,10 @@ from ladder.core.show.samples import Input
 
 # PyTorch turns the operators of __half and __nv_bfloat16 off, which kernels use.
 _OPERATORS = [
-    f"-U__CUDA_NO_{operators}__"
-    for operators in (
-        "HALF_OPERATORS",
-        "HALF_CONVERSIONS",
-        "BFLOAT16_CONVERSIONS",
-        "HALF2_OPERATORS",
-    )
+    "-U__CUDA_NO_HALF_OPERATORS__",
+    "-U__CUDA_NO_HALF_CONVERSIONS__",
+    "-U__CUDA_NO_HALF2_OPERATORS__",
+    "-U__CUDA_NO_BFLOAT16_CONVERSIONS__",
 ]
 
 _CHECK = '''
