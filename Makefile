@@ -137,7 +137,7 @@ LACKING = $$(sed -n "/implementation_name/d; s/^\([a-z0-9.-]*\)==.* < '3.15' .*/
   $(patsubst %,requirements/%.txt,$(1)) | sort -u)
 
 lock:  ## resolve the packages of pyproject.toml anew into requirements/; needs uv
-	$(LOCK) requirements/build.in --output-file requirements/core.txt
+	$(LOCK) --extra train --extra completion requirements/build.in --output-file requirements/core.txt
 	$(LOCK) --extra test --constraint requirements/core.txt $(call LACKING,core) --output-file requirements/test.txt
 	for extra in notebooks compile data amd site sitetest cuda12 cuda13 rocm; do \
 	  $(LOCK) --extra $$extra --constraint requirements/core.txt --constraint requirements/test.txt \

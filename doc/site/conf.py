@@ -63,6 +63,7 @@ html_use_index = False
 html_domain_indices = False
 ogp_site_url = repository.published()  # each page has a description and a picture for previews
 ogp_enable_meta_description = True
+ogp_social_cards = {"enable": bool(ogp_site_url)}  # a preview's picture needs a whole address
 notfound_urls_prefix = urlsplit(ogp_site_url).path or None
 copybutton_exclude = ".linenos, .gp, .go"
 html_theme_options = {"light_logo": "ladder.svg", "dark_logo": "ladder.svg", **repository.theme()}

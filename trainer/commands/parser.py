@@ -85,9 +85,13 @@ def build_parser(
     asks = ("--help",) if names is None else ("--help", "-h")
     parser.add_argument(*asks, action="help", help="show this and exit")
     types = typing.get_type_hints(Flags)
+    title, groups = "", {}
     for f in dataclasses.fields(Flags):
+        title = f.metadata.get("group", title)
         if names is None or f.name in names:
-            parser.add_argument(
+            if title not in groups:
+                groups[title] = parser.add_argument_group(title)
+            groups[title].add_argument(
                 *f.metadata["names"],
                 dest=f.name,
                 default=None,

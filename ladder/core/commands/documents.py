@@ -3,8 +3,6 @@
 import argparse
 
 from ladder.core.commands.options import Commands
-from ladder.core.common.errors import LadderError
-from ladder.core.common.install import install
 from ladder.core.show import pages
 
 
@@ -30,10 +28,8 @@ def write_docs(options: argparse.Namespace) -> int:
 
 def run_notebooks(options: argparse.Namespace) -> int:
     """Run notebooks from top to bottom, and save them with what comes out."""
-    try:
-        from ladder.core.show import execute
-    except ImportError as error:
-        raise LadderError(f"{error.name} is missing: {install('notebooks')}") from None
+    from ladder.core.show import execute  # which takes packages that the other commands do not
+
     for path in execute.notebooks(options.name):
         execute.renew(path)
         print(f"{path.relative_to(pages.ROOT)}: {path.stat().st_size >> 10} KB", flush=True)
