@@ -21,6 +21,7 @@ NOISY = (TRAINING, DIFFERENCE, TIME, NORM)  # a value a step, which is smoothed
 COLOURS = (BLUE, ORANGE, GREEN, "#7a3e9d", "#e9b44c", INK)
 THIN, SPREAD = 1.3, 6.0  # points; lines that coincide are broader below than above
 MOST_DOTS = 40  # of a curve; beyond, they would hide it
+LEGEND_WIDTH = 64  # characters: a longer name has its line to itself
 GRID_COLUMNS = 6  # shared by one to three panels
 
 
@@ -80,7 +81,8 @@ def draw_runs(
         names = [name for name in runs if name in lines]
         legend = figure.legend(
             [lines[name] for name in names], names, frameon=False, fontsize=8,
-            ncols=min(2 if few else 4, len(names)), loc="outside lower center",
+            ncols=min(4, len(names), 1 + LEGEND_WIDTH // max(1, *map(len, names))),
+            loc="outside lower center",
         )  # fmt: skip
         for text in legend.get_texts():
             text.set_parse_math(False)  # nor is it in the name of a run
