@@ -31,9 +31,6 @@ extensions = [
 ]
 myst_enable_extensions = ["colon_fence", "dollarmath"]
 myst_heading_anchors = 6
-suppress_warnings = [
-    "myst.header"
-]  # a rung's heading has one level, on a layer's page and on a chapter
 nb_execution_mode = "off"
 nb_render_markdown_format = "gfm"
 
