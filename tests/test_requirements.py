@@ -18,7 +18,8 @@ else:
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 # those that make installs
-EXTRAS = ("test", "notebooks", "compile", "data", "amd", "site", "sitetest", "cuda12", "cuda13", "rocm")
+EXTRAS = ("test", "notebooks", "compile", "data", "amd", "site", "sitetest")
+EXTRAS += ("cuda12", "cuda13", "rocm")
 
 
 def locked(name):
