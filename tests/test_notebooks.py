@@ -109,11 +109,11 @@ def test_an_error_with_a_remedy_comes_without_a_traceback(tmp_path, monkeypatch)
 def test_it_is_committed_with_its_outputs(committed):
     counts = [cell.execution_count for cell in code_cells(committed)]
     assert counts == list(range(1, len(counts) + 1)), "python -m ladder notebooks runs it in order"
-    kinds = {
-        kind for cell in code_cells(committed) for o in cell.outputs for kind in o.get("data", ())
-    }
-    assert kinds >= {"text/markdown", "image/svg+xml"}
-    assert "image/png" not in kinds, "nb.draw and nb.draw_for_all_pages serve dark pages, too"
+    shown = [o.data for cell in code_cells(committed) for o in cell.outputs if "data" in o]
+    kinds = {kind for data in shown for kind in data}
+    assert kinds == {"text/plain", "text/markdown", "text/html"}, "each viewer shows these"
+    images = [data["text/html"] for data in shown if "text/html" in data]
+    assert all(re.match(r'<img alt="[^"<>]{4,}" src="data:image/svg', html) for html in images)
 
 
 @pytest.mark.emulator

@@ -23,7 +23,6 @@ extensions = [
     "sphinx.ext.mathjax",
     "repository",
     "docstrings",
-    "alternatives",
 ]
 myst_enable_extensions = ["colon_fence", "dollarmath"]
 myst_heading_anchors = 6

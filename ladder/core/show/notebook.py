@@ -11,6 +11,7 @@
 
 from __future__ import annotations
 
+import base64
 import functools
 import importlib
 import inspect
@@ -18,13 +19,14 @@ import re
 import sys
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
+from html import escape, unescape
 from pathlib import Path
 from typing import Any
 
 import nbformat
 import numpy as np
 from IPython import get_ipython
-from IPython.display import SVG, Markdown, display
+from IPython.display import Markdown, display
 from matplotlib.figure import Figure
 
 from ladder.core.common.errors import LadderError
@@ -89,7 +91,7 @@ def spec(op: str, **dims: int) -> None:
     text = inspect.getsource(find(op).op.reference)
     display(Markdown(f"```python\n{text[text.index('def ') :].rstrip()}\n```"))
     shape = " ".join(f"{name}={size}" for name, size in dims.items())
-    display(SVG(spec_pictures.draw(op, shape=shape).svg()))
+    _draw(spec_pictures.draw(op, shape=shape).svg())
 
 
 def run(op: str, kernel: int | str, dims: Dims, **inputs: Any) -> dict[str, np.ndarray]:
@@ -151,11 +153,11 @@ def puzzle(op: str, kernel: str, at_most: Mapping[str, float] | None = None) -> 
         print(beside_least(contract, report, dims))
     title = f"{rung.idea}, {format_dims(dims)}"
     if any(access.space == "global" for access in report.accesses):
-        display(SVG(accesses.of_report(report, rung, title).svg()))
+        _draw(accesses.of_report(report, rung, title).svg())
     for access in report.accesses:
         if access.space == "shared" and bank_pictures.conflicts(access):
             what = f"bank conflict: line {access.line} {access.kind}s {access.buffer}"
-            display(SVG(bank_pictures.of_request(what, access).svg()))
+            _draw(bank_pictures.of_request(what, access).svg())
             break
 
 
@@ -230,7 +232,7 @@ def rung_of(op: str, kernel: int | str) -> Rung:
 
 def progress() -> None:
     """A bar for each notebook: how many of its exercises are solved, now or in earlier sessions."""
-    display(SVG(progress_file.draw().svg()))
+    _draw(progress_file.draw().svg())
 
 
 # ---- pictures -----------------------------------------------------------------------------------
@@ -241,18 +243,18 @@ def access(op: str, which: int | str, text: str = "", dtype: str = "float32", **
     rung, report, shape = _trace(op, which, dtype, **dims)
     lines = [i for i, line in enumerate(rung.source.splitlines(), 1) if text in line]
     title = f"{op}, {rung.label}, {format_dims(shape)}, {dtype}"
-    display(SVG(accesses.of_report(report, rung, title, lines).svg()))
+    _draw(accesses.of_report(report, rung, title, lines).svg())
 
 
 def picture(kind: str, *args: int | str, **options: int | str) -> None:
     """A picture of what cannot be seen; ladder/core/show/pictures lists the kinds."""
     drawing = pictures.make(kind, *map(str, args), **{k: str(v) for k, v in options.items()})
-    display(SVG(drawing.svg()))
+    _draw(drawing.svg())
 
 
 def drawing(name: str) -> None:
     """A drawing that is kept in doc/img."""
-    display(SVG(read_text(pages.ROOT / "doc" / "img" / f"{name}.svg")))
+    _draw(read_text(pages.ROOT / "doc" / "img" / f"{name}.svg"))
 
 
 def banks(
@@ -268,7 +270,7 @@ def banks(
         if access.buffer == array and text in lines[access.line - 1]
     ]
     line = lines[seen[request].line - 1].strip().rstrip(";")
-    display(SVG(bank_pictures.of_request(f"{rung.idea}: {line}", seen[request]).svg()))
+    _draw(bank_pictures.of_request(f"{rung.idea}: {line}", seen[request]).svg())
 
 
 def ring(op: str, kernel: int | str, dtype: str = "bfloat16", **dims: int) -> None:
@@ -276,7 +278,7 @@ def ring(op: str, kernel: int | str, dtype: str = "bfloat16", **dims: int) -> No
     rung = rung_of(op, kernel)
     title = rung.name if rung.number else rung.idea
     seen = ring_pictures.record(find(op), rung, dtype, dims)
-    display(SVG(ring_pictures.of_ring(title, seen).svg()))
+    _draw(ring_pictures.of_ring(title, seen).svg())
 
 
 def timeline(
@@ -287,7 +289,7 @@ def timeline(
     events = recording.record_kernel(op, rung, dtype, dims)
     title = rung.name if rung.number else rung.idea
     drawing = timeline_pictures.of_events(title, events, Durations(5, 2, 1), until=until)
-    display(SVG(drawing.svg()))
+    _draw(drawing.svg())
 
 
 def deliveries(op: str, kernels: Sequence[int | str], **dims: int) -> None:
@@ -327,7 +329,22 @@ def _trace(
 
 def draw(figure: Any, alt: str) -> None:
     """Show a picture, on light and dark pages; `alt` says in words what is in it."""
-    display(SVG(charts.svg(figure, alt)))
+    _draw(charts.svg(figure, alt))
+
+
+def image(svg: str) -> tuple[str, str]:
+    """The text of an SVG file as an `<img>` of HTML, and what it shows in words, from its title and
+    description. An `<svg>` shows in trusted notebooks only, an `<img>`, which runs no scripts, in
+    all of them, and in the viewers of GitHub and GitLab."""
+    words = re.findall(r"<(?:title|desc)>(.*?)</", svg, re.DOTALL)[:2]
+    said = ". ".join(unescape(text).rstrip(".") for text in words)
+    data = base64.b64encode(svg.encode()).decode()
+    return f'<img alt="{escape(said)}" src="data:image/svg+xml;base64,{data}">', said
+
+
+def _draw(svg: str) -> None:
+    html, said = image(svg)
+    display({"text/html": html, "text/plain": said}, raw=True)
 
 
 def draw_for_all_pages() -> None:
@@ -336,7 +353,7 @@ def draw_for_all_pages() -> None:
         importlib.import_module("matplotlib_inline.backend_inline")  # which sets formats: once
         formatters = shell.display_formatter.formatters
         formatters["image/png"].pop(Figure, None)
-        formatters["image/svg+xml"].for_type(Figure, charts.svg)
+        formatters["text/html"].for_type(Figure, lambda figure: image(charts.svg(figure))[0])
 
 
 # ---- measurements -------------------------------------------------------------------------------
@@ -363,7 +380,7 @@ def _plot(op: str, dtype: str, shape: str, *draw: Callable[[measured.Measured], 
         return
     shown = measured.of(device, measurement, ", measured just now" if here else "")
     for picture in draw:
-        display(SVG(picture(shown).svg()))
+        _draw(picture(shown).svg())
 
 
 @functools.lru_cache(maxsize=16)
