@@ -5,6 +5,7 @@
     nb.show("layernorm.forward", 1)          the source of a rung
     nb.access("layernorm.forward", 1)        a picture: which lane touches which address
     nb.check("layernorm.forward", MY_KERNEL) the verdict on a kernel, here in a string
+    %%kernel layernorm.forward               the same at the top of a cell, with the kernel below it
 
 `python -m ladder notebooks` runs the notebooks and saves them with what comes out.
 """
@@ -26,6 +27,7 @@ from typing import Any
 import nbformat
 import numpy as np
 from IPython import get_ipython
+from IPython.core.magic import no_var_expand
 from IPython.display import Markdown, display
 from matplotlib.figure import Figure
 
@@ -159,6 +161,24 @@ def puzzle(op: str, kernel: str, at_most: Mapping[str, float] | None = None) -> 
             what = f"bank conflict: line {access.line} {access.kind}s {access.buffer}"
             _draw(bank_pictures.of_request(what, access).svg())
             break
+
+
+def kernel(line: str, body: str, names: dict[str, Any]) -> None:
+    """The magic `%%kernel OP option=value, …` at the top of a cell grades the kernel below it, as
+    `puzzle` or `check` do with these options. Other cells know the kernel as MINE.
+
+    names  those of the notebook, which values may use
+
+    Raises LadderError where the options cannot be evaluated.
+    """
+    op, _, options = line.strip().partition(" ")
+    try:
+        given = eval(f"dict({options})", names)
+    except Exception as error:
+        example = '%%kernel start.sum at_most={"atomics": 256}, N=1000'
+        raise LadderError(f"%%kernel {line}: {error}; a line that works: {example}") from None
+    names["MINE"] = body
+    (puzzle if op.startswith("puzzle.") else check)(op, body, **given)
 
 
 def _judge(
@@ -413,3 +433,9 @@ def _say_plainly(
 
 if (_shell := get_ipython()) is not None:
     _shell.set_custom_exc((LadderError,), _say_plainly)
+
+    @no_var_expand  # braces in the line are Python's, not IPython's
+    def _kernel(line: str, cell: str) -> None:
+        kernel(line, cell, _shell.user_ns)
+
+    _shell.register_magic_function(_kernel, "cell", "kernel")
