@@ -60,8 +60,9 @@ __device__ __forceinline__ unsigned long long wgmma_descriptor(const void* tile,
 #include "emulator/hopper.h"
 #else
 
-// The cache policy of `createpolicy.fractional.L2::evict_first`, for all lines.
+// The cache policies of `createpolicy.fractional.L2::evict_first` and `evict_last`, for all lines.
 constexpr unsigned long long EVICT_FIRST = 0x12f0000000000000;
+constexpr unsigned long long EVICT_LAST = 0x14f0000000000000;
 
 __device__ __forceinline__ unsigned shared_address(const void* pointer) {
     return (unsigned)__cvta_generic_to_shared(pointer);
@@ -235,6 +236,14 @@ __device__ __forceinline__ void tma_add_2d(const TensorMap* map, const void* til
     asm volatile(
         "cp.reduce.async.bulk.tensor.2d.global.shared::cta.add.tile.bulk_group [%0, {%2, %3}], [%1];"
         ::"l"(map), "r"(shared_address(tile)), "r"(x), "r"(y) : "memory");
+}
+// The same with `.L2::cache_hint` evict_last: what is added to again stays in L2 longest.
+__device__ __forceinline__ void tma_add_2d_evict_last(
+    const TensorMap* map, const void* tile, int x, int y) {
+    asm volatile("cp.reduce.async.bulk.tensor.2d.global.shared::cta.add.tile.bulk_group"
+                 ".L2::cache_hint [%0, {%2, %3}], [%1], %4;"
+                 ::"l"(map), "r"(shared_address(tile)), "r"(x), "r"(y), "l"(EVICT_LAST)
+                 : "memory");
 }
 
 // `fence.proxy.async`: what this thread has written to shared memory becomes visible to TMA.

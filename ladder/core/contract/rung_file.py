@@ -22,7 +22,7 @@
 Launch geometry thus stands beside the kernel that depends on it, and a file from outside the
 repository (`--rung layernorm.forward=mine.cu`) is a rung like any other. A key stands one space
 after `//`; a line that continues the one above it is indented further. There are no other keys than
-KEYS; doc/how_to_read_a_rung.md says what each means, and which names an expression may use;
+KEYS; doc/rung_files.md says what each means, and which names an expression may use;
 expressions.py, what an expression may be. A choice of tile sizes that takes more than a line or two
 is a function (tilings.py), which may return several constants:
 `ROWS, PARTS = matmul.tiles.split_tiles(N, C, multiprocessors)`.

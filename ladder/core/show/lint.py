@@ -22,6 +22,7 @@ from ladder.core.contract.rung_file import KEYS, MOST_BYTES, Rung
 from ladder.core.contract.signature import mismatch, parameters
 from ladder.core.emulator.source import without_comments
 from ladder.core.show import pages
+from ladder.core.show.measured import heading
 from ladder.core.show.source_code import changed_lines
 
 MOST_CHANGED = 100  # lines added and removed: what a person reads in one go
@@ -104,7 +105,7 @@ def header(ladder: Ladder, rung: Rung) -> Found:
     for key in TOLD:
         if not rung.header.get(key):
             word = key.capitalize()
-            yield 1, f"the header lacks a line '// {word}: ...' (doc/how_to_read_a_rung.md)"
+            yield 1, f"the header lacks a line '// {word}: ...' (doc/rung_files.md)"
     order = [key.lower() for key in KEYS]
     for key, after in pairwise(rung.header):
         if order.index(after) < order.index(key):
@@ -203,14 +204,14 @@ def name(ladder: Ladder, rung: Rung) -> Found:
 
 
 def page(ladder: Ladder, rung: Rung) -> Found:
-    """The layer's page, or a chapter of it, has a section on every rung, and names its file."""
+    """The page of all that was measured of a layer has an entry on every rung."""
+    layer = ladder.op.layer
     if rung.is_own_file:
         return
-    op = ladder.op
-    text = "\n".join(at.read_text(encoding="utf-8") for at in pages.of_layer(op.layer))
-    heading = f"### {op.name} {rung.name}: {rung.idea}"
-    if f"\n{heading}\n" not in text or f"{rung.file.parent.name}/{rung.file.name}" not in text:
-        yield 1, f"doc/{op.layer}.md has no section on it; write '{heading}', with the file's path"
+    there = pages.ROOT / "doc" / layer / "measured.md"
+    text = there.read_text(encoding="utf-8") if there.exists() else ""
+    if f"\n{heading(ladder, rung)}\n" not in text:
+        yield 1, f"doc/{layer}/measured.md has no entry on it; `python -m ladder docs` writes it"
 
 
 RULES: tuple[Rule, ...] = (

@@ -89,7 +89,8 @@ def machine_table(
     opcodes: Sequence[str],
     loop: bool = False,
 ) -> str:
-    """One row for each kernel of the rungs, as Markdown. `opcodes` are counted: "R2UR", "LDS".
+    """One row for each kernel of the rungs, as Markdown. `opcodes` are counted: "R2UR", "LDS";
+    one that no kernel has gets no column.
 
     A rung's main kernel has the op's name. Of the others, the row shows what follows that name.
 
@@ -98,18 +99,19 @@ def machine_table(
     Counts are of instructions in the text, not of executions.
     Raises LadderError where a rung does not compile for ARCHITECTURE, or cannot run at `dims`.
     """
+    made = [(rung, kernel) for rung in rungs for kernel in kernels(ladder, rung, dtype, dims)]
+    counted = [kernel.loop if loop else kernel.opcodes for _, kernel in made]
+    shown = [name for name in opcodes if any(found[name] for found in counted)]
     titles = ["registers", "shared memory of a block", "blocks on an SM"]
-    titles += ["in the loop" if loop else "instructions", *opcodes]
+    titles += ["in the loop" if loop else "instructions", *shown]
     rows = [f"| rung | {' | '.join(titles)} |", "|---|" + "--:|" * len(titles)]
-    for rung in rungs:
-        for kernel in kernels(ladder, rung, dtype, dims):
-            found = kernel.loop if loop else kernel.opcodes
-            shared = kernel.takes.shared + kernel.launch.shared
-            numbers = (kernel.takes.registers, shared, kernel.occupancy.blocks, found.total())
-            cells = (f"{number:,}" for number in (*numbers, *(found[name] for name in opcodes)))
-            suffix = kernel.launch.kernel.removeprefix(ladder.op.kernel)
-            which = f"{rung.id}, `{suffix}`" if suffix else rung.id
-            rows.append(f"| {which} | {' | '.join(cells)} |")
+    for (rung, kernel), found in zip(made, counted, strict=True):
+        shared = kernel.takes.shared + kernel.launch.shared
+        numbers = (kernel.takes.registers, shared, kernel.occupancy.blocks, found.total())
+        cells = (f"{number:,}" for number in (*numbers, *(found[name] for name in shown)))
+        suffix = kernel.launch.kernel.removeprefix(ladder.op.kernel)
+        which = f"{rung.id}, `{suffix}`" if suffix else rung.id
+        rows.append(f"| {which} | {' | '.join(cells)} |")
     of = f"{format_dims(dims)}, {dtype}; {ARCHITECTURE}"
     version = ".".join(map(str, find_nvrtc().version))
     return "\n".join([*rows, "", f"{of}, NVRTC {version}."])

@@ -13,14 +13,16 @@ do (dtype=bfloat16 shape="N=65536 C=768"):
     rungs OP        the ladder: number, idea, what a rung needs
     header OP N     what the header of a rung says: before, change, expectation, what is left;
                     only="change expect" shows these
+    entry OP N      a rung in short: its file, what it grew from, its header, its times
     change OP N M   what changes in the code from rung N to M, without the words of the headers.
-                    N alone means: from the rung that N grew from
+                    N alone means: from the rung that N grew from; of that the lines from first=
+                    to last= (texts that they contain)
     source OP N     the whole file
     solution OP X   what the solution X of an exercise, doc/solutions/<layer>/<direction>/X.cu,
                     changes in the rung that its line `After` names
-    passage OP N    of that the lines from first= to last= (texts that they contain); without
-                    last=, one line. `passage FILE`: of a file in ladder/include
-    table OP        what was measured
+    passage OP N    of that the lines from first= to last=; without last=, one line.
+                    `passage FILE`: of a file in ladder/include
+    table OP        what was measured; rungs="1 3 6": of these, and of the libraries
     gain OP N       of that one rung and the one that it grew from, at every shape and type; N M:
                     two rungs; N alone, if it grew from a rung of another ladder: of N and
                     the one before it
@@ -41,9 +43,11 @@ do (dtype=bfloat16 shape="N=65536 C=768"):
     cards           the last rung that each generation of NVIDIA's cards runs in bfloat16
     tally           how many kernels and ladders there are
 
-`counts` takes lines="x[i]|y[i]": only lines of the source that contain one of these. `counts` and
-`reuse` take warp=64, for rungs of AMD's GPUs. Where nothing has been measured yet, `table` says how
-to, and pictures are left out.
+`counts` takes lines="x[i]|y[i]": only lines of the source that contain one of these. `counts`,
+`reuse` and `traffic` take warp=64, for rungs of AMD's GPUs. Where nothing has been measured yet,
+`table` says how to, and pictures are left out.
+
+The page doc/<layer>/measured.md consists of such blocks, and is written as a whole (measured.py).
 
 A generated picture or count names what it was made from in a comment after it, so that looking for
 drift needs no C++ compiler.
@@ -51,6 +55,7 @@ drift needs no C++ compiler.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import re
@@ -71,7 +76,15 @@ from ladder.core.contract.ladder import PACKAGE, Ladder, find, find_rung, ladder
 from ladder.core.contract.rung_file import KEYS, Rung
 from ladder.core.contract.runs_on import FAMILIES, runs_on
 from ladder.core.device.cuda import compiler
-from ladder.core.show import citations, pictures, source_code, tables, trace, training_tables
+from ladder.core.show import (
+    citations,
+    measured,
+    pictures,
+    source_code,
+    tables,
+    trace,
+    training_tables,
+)
 from ladder.core.show.amd import resources_table
 from ladder.core.show.machine import machine_table
 from ladder.core.show.traffic import reuse_table, traffic_table
@@ -102,16 +115,6 @@ class Place:
         return doc / "img" / f"{name}.svg"
 
 
-def of_layer(layer: str, root: Path = ROOT) -> list[Path]:
-    """A layer's page, and the chapters below it where it is too long for one page.
-
-    doc/matmul.md, doc/matmul/backward.md, doc/matmul/bias.md, …; [] where nothing is written.
-    """
-    doc = root / "doc"
-    page = doc / f"{layer}.md"
-    return [page, *sorted((doc / layer).glob("*.md"))] if page.exists() else []
-
-
 def cites(page: Path, root: Path) -> bool:
     """Whether a page has measured numbers in its sentences, each of which names its source: README,
     the lessons and the pages on training. The others leave numbers to tables and logs."""
@@ -131,7 +134,7 @@ def update(write: bool, root: Path = ROOT) -> list[str]:
         if not page.exists():
             continue
         old = page.read_text(encoding="utf-8")
-        new = render(old, page, write)
+        new = render(old, page, write, measured.template(page, root))
         if new != old:
             drifted.append(f"{page.relative_to(root)}: the generated parts have changed")
             if write:
@@ -146,8 +149,10 @@ def update(write: bool, root: Path = ROOT) -> list[str]:
     return drifted
 
 
-def render(text: str, page: Path, draw: bool) -> str:
-    """The page with every block renewed; `draw`: the pictures too."""
+def render(text: str, page: Path, draw: bool, template: str = "") -> str:
+    """The page with every block renewed; `draw`: the pictures too. With a template, that page: it
+    takes from the old one what is still true."""
+    old = {block["request"]: textwrap.dedent(block["body"]) for block in _BLOCK.finditer(text)}
 
     def renew(block: re.Match[str]) -> str:
         words = shlex.split(block["request"])
@@ -157,7 +162,7 @@ def render(text: str, page: Path, draw: bool) -> str:
         where = f"{page}:{line}: ladder:begin {block['request']}"
         if not words or words[0] not in BLOCKS:
             raise LadderError(f"{where}: there are {', '.join(BLOCKS)}")
-        place = Place(page, textwrap.dedent(block["body"]), draw)
+        place = Place(page, old.get(block["request"], ""), draw)
         try:
             body = BLOCKS[words[0]](place, *words[1:], **options)
         except (TypeError, ValueError, LadderError) as error:  # words that it does not take
@@ -166,7 +171,7 @@ def render(text: str, page: Path, draw: bool) -> str:
         body = textwrap.indent(body.strip(), indent)
         return f"{indent}{block['begin']}{body}\n{indent}{block['end'].lstrip()}"
 
-    return _BLOCK.sub(renew, text)
+    return _BLOCK.sub(renew, template or text)
 
 
 def _citations(text: str, page: Path, root: Path) -> Iterator[str]:
@@ -256,9 +261,28 @@ def diff(place: Place, op: str, rung: str, other: str = "") -> str:
     return f"{files}\n\n```diff\n{text.rstrip()}\n```"
 
 
-def change(place: Place, op: str, rung: str, other: str = "") -> str:
-    text = source_code.code_diff(find(op), *_pair(op, rung, other))
-    return f"```diff\n{text.rstrip()}\n```"
+def change(
+    place: Place, op: str, rung: str, other: str = "", first: str = "", last: str = ""
+) -> str:
+    text = source_code.code_diff(find(op), *_pair(op, rung, other)).rstrip()
+    if first:
+        text = _lines(f"what changes in {op} {rung}", text, first, last or first)
+    return f"```diff\n{text}\n```"
+
+
+def entry(place: Place, op: str, id: str) -> str:
+    ladder, rung = find(op), find(op).rung(id)
+    facts = [f"[{rung.file.name}]({place.link(rung.file)})"]
+    if (parent := ladder.parent(rung)) is not None:
+        facts += [
+            f"grew from [{' '.join(rung.after or ()).strip()}]({place.link(parent.file)})",
+            f"lines that change: {source_code.changed_lines(parent, rung)}",
+            f"`python -m ladder diff {op} {id}`",
+        ]
+    parts = [" · ".join(facts), header(place, op, id)]
+    with contextlib.suppress(tables.NotMeasured, ValueError):  # rung 1 has none before it
+        parts.append(tables.gain(op, *_pair(op, id, "", Ladder.predecessor)))
+    return "\n\n".join(parts)
 
 
 def _pair(
@@ -377,9 +401,12 @@ def reuse(
     return _made(place, table, kind, op, ids, dtype, dims)
 
 
-def traffic(place: Place, op: str, *ids: str, dtype: str = "float32", shape: str = "") -> str:
-    dims = source_code.parse_shape(find(op).op, shape)
-    return _made(place, traffic_table, "traffic", op, ids, dtype, dims)
+def traffic(
+    place: Place, op: str, *ids: str, dtype: str = "float32", shape: str = "", warp: str = "32"
+) -> str:
+    kind, dims = "traffic" + _lanes(warp), source_code.parse_shape(find(op).op, shape)
+    table = functools.partial(traffic_table, warp=64 if warp == "64" else 32)
+    return _made(place, table, kind, op, ids, dtype, dims)
 
 
 def machine(
@@ -433,9 +460,9 @@ def picture(place: Place, kind: str, *args: str, **options: str) -> str:
 # ---- from the results ---------------------------------------------------------------------------
 
 
-def table(place: Place, op: str, **which: str) -> str:
+def table(place: Place, op: str, rungs: str = "", **which: str) -> str:
     try:
-        return tables.table(op, lambda rung: link(place, rung), **which)
+        return tables.table(op, lambda rung: link(place, rung), rungs.split(), **which)
     except tables.NotMeasured:
         wanted = f" ({', '.join(which.values())})" if which else ""
         return f"_Not measured yet{wanted}: `python -m ladder bench {op} --save`, on a GPU._"
@@ -466,7 +493,7 @@ def link(place: Place, rung: Rung) -> str:
 BLOCKS: dict[str, Callable[..., str]] = {
     block.__name__.replace("_", "-"): block
     for block in (
-        rungs, header, change, source, solution, passage, counts,
+        rungs, header, entry, change, source, solution, passage, counts,
         reuse, traffic, machine, resources, picture, table, gain, overview, log, cards, tally,
     )
 }  # fmt: skip

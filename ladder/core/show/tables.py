@@ -59,11 +59,16 @@ class Row:
         return " (file changed since)" if self.stale else ""
 
 
-def table(op: str, link: Link, **which: str) -> str:
-    """One measurement: time, gain, bytes or FLOPs per second, beside the roof and the library."""
+def table(op: str, link: Link, rungs: Sequence[str] = (), **which: str) -> str:
+    """One measurement: time, gain, bytes or FLOPs per second, beside the roof and the library.
+
+    rungs  the ids of those to show; default: all
+    """
     device, measurement = find_measurement(op, **which)
     ladder = find(op)
     rows = measured_rows(measurement)
+    if rungs:
+        rows = [row for row in rows if row.rung in rungs or not row.kernel]
     reference, in_tf32 = best_peer(measurement), best_peer(measurement, tf32=True)
     unit = "TFLOP/s" if by_products(measurement) else "GB/s"
     against = f" | % of {reference.name}" if reference else ""
@@ -82,7 +87,7 @@ def table(op: str, link: Link, **which: str) -> str:
                 name = f"{link(rung)} {row.name}{remarks(rung)}{row.since}"
         cells = [
             name,
-            f"{row.us:,.2f}" if row.us < 100 else f"{row.us:,.1f}",
+            duration(row.us, 2 if row.us < 100 else 1),
             f"{row.gain:.2f}" if row.gain else "",
             rate(row.rate),
             percent(row.of_roof),
@@ -109,15 +114,16 @@ def gain(op: str, before: Rung, after: Rung) -> str:
             first, second = rows[before.id], rows[after.id]
             unit = "TFLOP/s" if by_products(measurement) else "GB/s"
             lines.append(
-                f"| {measurement['shape']}, {measurement['dtype']} | {first.us:,.1f}{first.since} "
-                f"| {second.us:,.1f}{second.since} | {first.us / second.us:.2f} "
+                f"| {measurement['shape']}, {measurement['dtype']} | {duration(first.us)}{first.since} "
+                f"| {duration(second.us)}{second.since} | {first.us / second.us:.2f} "
                 f"| {rate(second.rate)} {unit} | {percent(second.of_roof)} |"
             )
         if lines:
-            head = f"| | {before.name}, µs | {after.name}, µs | × as fast | rate | % of roof |"
-            return "\n".join(
-                [head, "|---|--:|--:|--:|--:|--:|", *lines, "", f"{_machine(content['device'])}."]
+            gpu = content["device"]["gpu"]
+            head = (
+                f"| {gpu} | {before.name}, µs | {after.name}, µs | × as fast | rate | % of roof |"
             )
+            return "\n".join([head, "|---|--:|--:|--:|--:|--:|", *lines])
     raise NotMeasured(f"{before.name} and {after.name}: python -m ladder bench {op}")
 
 
@@ -144,7 +150,7 @@ def overview(link: Link) -> str:
             f"{link(find(op).rung(best.rung))} {best.name}{best.since} | {best.us:,.1f} | "
             f"{percent(best.of_roof)} | {against} |"
         )
-        captions.add(_machine(found))
+        captions.add(machine(found))
     if not captions:
         return "_Nothing has been measured yet: `python -m ladder bench --all` on a GPU does._"
     return "\n".join([*lines, "", f"Measured on {', '.join(sorted(captions))}."])
@@ -250,7 +256,7 @@ def caption(device: Mapping[str, Any], measurement: results.Measurement) -> str:
         text += f" ({roof['tf32_tflops']:,.0f} in TF32, which is the roof of the rungs marked so)"
     if measurement["in_cache"]:
         text += "; everything fits in the L2 cache"
-    text += f". {_machine(device)}, {measurement['date']}."
+    text += f". {device['gpu']}, {measurement['date']}."
     if missing := unmeasured(device, measurement):
         text += f" Not measured: {_listed(find(measurement['op']), missing)}."
     return text + _peer_note(measurement)
@@ -288,8 +294,14 @@ def _listed(ladder: Ladder, rungs: list[Rung]) -> str:
     return f"rung{'s' * (len(rungs) > 1)} {text}"
 
 
-def _machine(device: Mapping[str, Any]) -> str:
+def machine(device: Mapping[str, Any]) -> str:
+    """What a time was measured on."""
     return f"{device['gpu']}, driver {device.get('driver', '?')}, NVRTC {device.get('nvrtc', '?')}"
+
+
+def duration(us: float, digits: int = 1) -> str:
+    """Microseconds; from 10,000 on, milliseconds with their unit."""
+    return f"{us:,.{digits}f}" if us < 10_000 else f"{us / 1000:,.4g} ms"
 
 
 def percent(share: float) -> str:

@@ -25,7 +25,9 @@ from ladder.core.show import trace
 WAVEFRONT = 128  # bytes: 32 banks of 4
 
 
-def traffic_table(ladder: Ladder, rungs: Sequence[Rung], dtype: str, dims: Dims) -> str:
+def traffic_table(
+    ladder: Ladder, rungs: Sequence[Rung], dtype: str, dims: Dims, warp: Literal[32, 64] = 32
+) -> str:
     """Sectors of global memory, reads and writes: one row for each rung, one column for each array
     that is accessed; and wavefronts of shared memory. As Markdown.
 
@@ -34,7 +36,7 @@ def traffic_table(ladder: Ladder, rungs: Sequence[Rung], dtype: str, dims: Dims)
     sectors: dict[str, Counter[str]] = {rung.id: Counter() for rung in rungs}
     wavefronts: Counter[str] = Counter()
     for rung in rungs:
-        for line in trace.trace(ladder, rung, dtype, dims).lines:
+        for line in trace.trace(ladder, rung, dtype, dims, warp).lines:
             if line.space == "global":
                 sectors[rung.id][line.buffer] += line.sectors
             wavefronts[rung.id] += line.wavefronts
@@ -53,8 +55,8 @@ def traffic_table(ladder: Ladder, rungs: Sequence[Rung], dtype: str, dims: Dims)
         if any(wavefronts.values()):
             cells.append(f"{wavefronts[rung.id]:,}" if wavefronts[rung.id] else "")
         rows.append("| " + " | ".join(cells) + " |")
-    rows += ["", f"{format_dims(dims)}, {dtype}; reads and writes, counted by the emulator."]
-    return "\n".join(rows)
+    of = f"{format_dims(dims)}, {dtype}{_lanes(warp)}"
+    return "\n".join([*rows, "", f"{of}; reads and writes, counted by the emulator."])
 
 
 def reuse_table(
@@ -83,9 +85,12 @@ def reuse_table(
             f"| {rung.id}: {rung.idea} | {per_load:.2f} | {flops / (SECTOR * sectors):.2f} "
             f"| {shared} |"
         )
-    lanes = "" if warp == 32 else f", warps of {warp}"
-    of = f"{format_dims(dims)}, {dtype}{lanes}"
+    of = f"{format_dims(dims)}, {dtype}{_lanes(warp)}"
     return "\n".join([*rows, "", f"{of}; counted by the emulator, which has no caches."])
+
+
+def _lanes(warp: int) -> str:
+    return "" if warp == 32 else f", warps of {warp}"
 
 
 def beside_least(op: Op, report: Report, dims: Dims) -> str:

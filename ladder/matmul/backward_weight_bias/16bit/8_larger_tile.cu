@@ -4,7 +4,8 @@
 // Change: tiles of 256 x 192. A warpgroup has 128 rows, for two products of 64 x 192. Their
 //         accumulators need 200 registers a thread. The producer gives its own away (setmaxnreg),
 //         and is a whole warpgroup for that. Three of the larger stages fit. Sums are split into
-//         as many parts as fill the SMs, and none is empty.
+//         as many parts as fill the SMs, and none is empty. L2 is asked to keep dweight
+//         (evict_last): the factors would push it out between two parts.
 // Expect: a step of twice the products takes 56 KB from L2. The end of a part takes longer, and
 //         short sums have too few steps to make up for it.
 // Needs:  real in (float16, bfloat16); sm == 90; warp == 32; C % vector == 0; OC % vector == 0
@@ -187,7 +188,7 @@ matmul_backward_weight_bias(
             tma_store_fence();  // makes the patch visible to TMA (async proxy)
             named_barrier(1 + group, 128);  // all of it is written before TMA reads it
             if (leader) {
-                tma_add_2d(&dweight_tiles, patch, column + x, row + half * 64);
+                tma_add_2d_evict_last(&dweight_tiles, patch, column + x, row + half * 64);
                 tma_store_commit();
             }
             patch = patches + (patch - patches ^ PATCH);  // the other patch

@@ -206,7 +206,7 @@ __launch_bounds__(THREADS + 4 * WARP_SIZE, 1) matmul_backward_weight_bias(
             tma_store_fence();  // makes the patch visible to TMA (async proxy)
             named_barrier(1 + group, 128);  // all of it is written before TMA reads it
             if (leader) {
-                tma_add_2d(&dweight_tiles, patch, part.column + x, row + half * 64);
+                tma_add_2d_evict_last(&dweight_tiles, patch, part.column + x, row + half * 64);
                 tma_store_commit();
             }
             patch = patches + (patch - patches ^ PATCH);  // the other patch

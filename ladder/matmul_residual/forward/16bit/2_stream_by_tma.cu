@@ -4,15 +4,17 @@
 //         registers.
 // Change: while a tile's products are computed, TMA copies two slices of 64 columns of the stream
 //         into the patches for the results. The sums are added there, in place, and TMA stores the
-//         patch. The third slice is copied when the first one's results have left.
+//         patch. The third slice is copied when the first one's results have left. Where
+//         L2 can keep weight, tiles side by side are neighbours in time (GROUP = 1): of all orders,
+//         this one reads the fewest rows of inp twice.
 // Expect: the time of the product alone, and a little for the stream in shared memory: where
 //         C = 768, 16 clocks of its bandwidth for each 16 channels of a tile, beside 224 for the
 //         product. The layernorm that follows reads one array instead of two and writes one
 //         instead of two.
 // Needs:  real in (float16, bfloat16); sm == 90; warp == 32; C % vector == 0; OC % vector == 0
 // Define: TILE_ROWS = 128; TILE_COLUMNS = 192; PAIRS = ceil_div(N, 2 * TILE_ROWS);
-//         CLUSTERS = multiprocessors // 2; DEPTH = 64; WARPS = 8; GROUP = 8; STAGES = 4;
-//         AHEAD = 4; SLICES = TILE_COLUMNS // 64;
+//         CLUSTERS = multiprocessors // 2; DEPTH = 64; WARPS = 8; STAGES = 4;
+//         GROUP = 1 if C * OC < 12000000 else 8; AHEAD = 4; SLICES = TILE_COLUMNS // 64;
 //         SHARED = (STAGES * (TILE_ROWS + TILE_COLUMNS) + 4 * TILE_ROWS) * DEPTH * sizeof_real;
 //         TILES = ceil_div(OC, TILE_COLUMNS) * PAIRS
 // Launch: matmul_residual_forward<<<2 * min(TILES, CLUSTERS), (WARPS + 4) * warp, SHARED>>>

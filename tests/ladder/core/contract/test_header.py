@@ -167,7 +167,7 @@ def test_a_constant_from_a_comparison_is_a_number(read):
 
 
 def test_the_names_that_pages_list_are_those_of_expressions():
-    page = (PACKAGE.parent / "doc" / "how_to_read_a_rung.md").read_text(encoding="utf-8")
+    page = (PACKAGE.parent / "doc" / "rung_files.md").read_text(encoding="utf-8")
     table = page.partition("| name | is |")[2].partition("\n\n")[0]
     for name in re.findall(r"^\| `(\w+)`", table, re.MULTILINE):
         LaunchLines.parse({"needs": (f"{name} == {name}",)}).plan({}, HOPPER)

@@ -8,12 +8,21 @@ from fakes import FakeGpu
 from ladder.core.common.errors import LadderError
 from ladder.core.contract.device_code import INCLUDE
 from ladder.core.contract.identity import code_identity
-from ladder.core.contract.ladder import find
+from ladder.core.contract.ladder import find, ladders
 from ladder.core.contract.rung_file import KEYS
 from ladder.core.contract.runs_on import FAMILIES
 from ladder.core.measure import results
-from ladder.core.show import pages, pictures, tables
+from ladder.core.show import measured, pages, pictures, tables
+from tests.size import page_size
 
+DOC = pages.ROOT / "doc"
+LAYERS = {ladder.op.layer for ladder in ladders().values()}
+LESSONS = [
+    page
+    for page in sorted(DOC.rglob("*.md"))
+    if page.name != "measured.md" and page.relative_to(DOC).with_suffix("").parts[0] in LAYERS
+    if "measured.md)" in page.read_text(encoding="utf-8")
+]
 OP = find("layernorm.forward").op
 SHAPE = "N=65536 C=768"
 
@@ -88,6 +97,25 @@ def test_a_solution_is_shown_as_a_change_of_the_rung_that_it_grew_from(site, mon
         pages.update(write=False, root=site)
 
 
+@pytest.mark.parametrize("page", LESSONS, ids=lambda page: page.relative_to(DOC).as_posix())
+def test_a_lesson_is_short(page):
+    """What is complete stands in measured.md, to which it leads."""
+    size = page_size(page.read_text(encoding="utf-8"))
+    assert size.words <= 2500
+    assert size.prose >= 0.7
+    assert size.rows <= 20
+    assert size.first_rung < 60
+
+
+def test_the_page_of_all_rungs_has_an_entry_of_each_and_every_measurement(site):
+    page = site / "doc" / "layernorm" / "measured.md"
+    text = measured.template(page, site)
+    assert text.count("ladder:begin entry layernorm.forward ") == len(find(OP.name).rungs) - 1
+    assert text.count("ladder:begin table ") == 1  # of four shapes in three types
+    assert "\n### layernorm.backward rung 1: " in text
+    assert measured.template(page.with_name("forward.md"), site) == ""
+
+
 def test_a_passage_goes_from_one_line_to_another(site):
     text = write(site, 'passage residual.forward 2 first="// Define" last="// Launch"')
     assert text.count("\n// ") == 2
@@ -100,7 +128,7 @@ def test_a_passage_goes_from_one_line_to_another(site):
 
 
 def test_the_page_on_rungs_lists_keys_generations_headers_and_functions():
-    page = pages.ROOT / "doc" / "how_to_read_a_rung.md"
+    page = pages.ROOT / "doc" / "rung_files.md"
     text = page.read_text(encoding="utf-8")
     assert sorted(re.findall(r"^\| `([A-Z]\w+)` \|", text, re.MULTILINE)) == sorted(KEYS)
     for generation in (one for family in FAMILIES for one in family.generations):
@@ -131,8 +159,6 @@ def test_a_chapter_keeps_its_pictures_with_those_of_the_other_pages(site):
     text = chapter.read_text()
     assert "](../img/ladder-layernorm-forward.svg)" in text
     assert (site / "doc" / "img" / "ladder-layernorm-forward.svg").exists()
-    assert pages.of_layer("layernorm", site) == [site / "doc" / "layernorm.md", chapter]
-    assert pages.of_layer("gelu", site) == []
 
 
 def test_the_caption_names_the_rungs_that_were_not_measured(site):

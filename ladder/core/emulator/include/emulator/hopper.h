@@ -65,6 +65,9 @@ __forceinline__ void tma_prefetch_2d(const TensorMap *, int, int) {}  // changes
 __forceinline__ void tma_add_2d(const TensorMap *map, const void *tile, int x, int y) {
     emulator::emulator_tile_store(map, tile, x, y, true);
 }
+__forceinline__ void tma_add_2d_evict_last(const TensorMap *map, const void *tile, int x, int y) {
+    tma_add_2d(map, tile, x, y);
+}
 __forceinline__ void tma_store_fence() { emulator::emulator_proxy_fence(); }
 __forceinline__ void tma_store_commit() { emulator::emulator_tile_store_commit(); }
 template <int PENDING>
