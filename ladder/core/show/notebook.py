@@ -28,7 +28,7 @@ import nbformat
 import numpy as np
 from IPython import get_ipython
 from IPython.core.magic import no_var_expand
-from IPython.display import Markdown, display
+from IPython.display import HTML, Markdown, display
 from matplotlib.figure import Figure
 
 from ladder.core.common.errors import LadderError
@@ -352,19 +352,25 @@ def draw(figure: Any, alt: str) -> None:
     _draw(charts.svg(figure, alt))
 
 
-def image(svg: str) -> tuple[str, str]:
-    """The text of an SVG file as an `<img>` of HTML, and what it shows in words, from its title and
-    description. An `<svg>` shows in trusted notebooks only, an `<img>`, which runs no scripts, in
-    all of them, and in the viewers of GitHub and GitLab."""
-    words = re.findall(r"<(?:title|desc)>(.*?)</", svg, re.DOTALL)[:2]
-    said = ". ".join(unescape(text).rstrip(".") for text in words)
-    data = base64.b64encode(svg.encode()).decode()
-    return f'<img alt="{escape(said)}" src="data:image/svg+xml;base64,{data}">', said
+class Picture(HTML):
+    """The text of an SVG file as an `<img>` of HTML, described by its title and description.
+
+    An `<svg>` shows in trusted notebooks only. An `<img>`, which runs no scripts, shows in all of
+    them, and in the viewers of GitHub and GitLab.
+    """
+
+    def __init__(self, svg: str) -> None:
+        words = re.findall(r"<(?:title|desc)>(.*?)</", svg, re.DOTALL)[:2]
+        self._said = ". ".join(unescape(text).rstrip(".") for text in words)
+        data = base64.b64encode(svg.encode()).decode()
+        super().__init__(f'<img alt="{escape(self._said)}" src="data:image/svg+xml;base64,{data}">')
+
+    def __repr__(self) -> str:
+        return self._said
 
 
 def _draw(svg: str) -> None:
-    html, said = image(svg)
-    display({"text/html": html, "text/plain": said}, raw=True)
+    display(Picture(svg))
 
 
 def draw_for_all_pages() -> None:
@@ -373,7 +379,7 @@ def draw_for_all_pages() -> None:
         importlib.import_module("matplotlib_inline.backend_inline")  # which sets formats: once
         formatters = shell.display_formatter.formatters
         formatters["image/png"].pop(Figure, None)
-        formatters["text/html"].for_type(Figure, lambda figure: image(charts.svg(figure))[0])
+        formatters["text/html"].for_type(Figure, lambda figure: Picture(charts.svg(figure)).data)
 
 
 # ---- measurements -------------------------------------------------------------------------------
