@@ -24,7 +24,7 @@ _PUBLIC = {  # name -> its module, or module:name
     # kernels: contracts, devices, results
     "LadderError": f"{_CORE}.common.errors:LadderError",
     "bind": f"{_CORE}.contract.binding:bind",
-    "DTYPES": f"{_CORE}.contract.dtypes:DTYPES",
+    "DTYPES": f"{_CORE}.contract.op:DTYPES",
     "find": f"{_CORE}.contract.ladder:find",
     "load": f"{_CORE}.call.arrays:load",
     "torch": "trainer.pytorch",

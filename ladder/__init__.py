@@ -7,6 +7,7 @@ forward(
     {
         "device.hip": "core.amd.hip",
         "device.isa": "core.amd.isa",
+        **dict.fromkeys(("contract.dims", "contract.dtypes"), "core.contract.op"),
         **{
             folder: f"core.{folder}"
             for folder in (

@@ -4,21 +4,11 @@ A rung is named by its id (3, 16bit-5, cublas), by its number where only one run
 path of your own `.cu` file.
 """
 
-from __future__ import annotations
-
 import argparse
-import os
 import sys
 from collections.abc import Sequence
 
-from ladder.core.common.command_line import (
-    Parser,
-    describe_missing_package,
-    describe_system_error,
-    replace_unprintable,
-    version,
-)
-from ladder.core.common.errors import LadderError
+from ladder.core.common.command_line import Parser, describe_missing_package, run, version
 
 try:
     from ladder.core.commands import (
@@ -42,24 +32,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     Returns the exit status: 0 done, 1 a check failed, 2 it cannot be done as asked.
     """
-    replace_unprintable()
-    try:
-        arguments = sys.argv[1:] if arguments is None else arguments
-        options = _parser().parse_args(arguments or ["--help"])
-        status: int = options.run(options)
-        return status
-    except LadderError as error:
-        print(f"ladder: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("ladder: interrupted", file=sys.stderr)
-        return 130
-    except BrokenPipeError:  # the reader of our output, such as `head`, has left
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
-    except (OSError, RuntimeError) as error:
-        print(f"ladder: {describe_system_error(error)}", file=sys.stderr)
-        return 2
+    return run(_run, sys.argv[1:] if arguments is None else arguments, "ladder")
+
+
+def _run(words: Sequence[str]) -> int:
+    options = _parser().parse_args(words or ["--help"])
+    status: int = options.run(options)
+    return status
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -1,9 +1,8 @@
 """Run Colab's notebook as Colab does: python -S tests/colab.py PACKAGES
 
-PACKAGES is the folder with the packages of this Python. With -S there is no virtual environment,
-and this project is not installed: the notebook's first cell gets and installs it. Instead of a
-clone from GitHub it gets this folder, and pip does what an editable install does: processes that
-start later find the project, this one does not.
+PACKAGES is the folder of this Python's packages. With -S there is no virtual environment, and this
+project is not installed. The notebook's first cell gets this folder instead of a clone, and `pip`
+does what an editable install does: processes that start later find the project, this one does not.
 """
 
 import json

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from ladder.__main__ import main
 from ladder.core.common.errors import LadderError
 from ladder.core.contract import expressions
-from ladder.core.contract.identity import code_identity
+from ladder.core.contract.device_code import code_identity
 from ladder.core.contract.ladder import find, find_rung
 from ladder.core.contract.rung_file import KEYS
 from ladder.core.contract.target import Target

@@ -11,7 +11,7 @@ import pytest
 
 from ladder.core.common.errors import LadderError
 from ladder.core.common.files import read_bytes, read_json, read_text
-from ladder.core.contract.identity import code_identity
+from ladder.core.contract.device_code import code_identity
 from ladder.core.contract.ladder import find, find_rung
 from ladder.core.emulator.source import prepare
 from ladder.core.measure import results

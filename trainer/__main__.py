@@ -1,16 +1,13 @@
 """Train a GPT-2: `python -m trainer [flags]`; other commands: `python -m trainer COMMAND`."""
 
-from __future__ import annotations
-
 import importlib
 import os
 import sys
 from collections.abc import Sequence
 
-from ladder.core.common.command_line import did_you_mean, version
+from ladder.core.common.command_line import did_you_mean, run, version
 from ladder.core.common.errors import LadderError
 from ladder.core.common.install import ROOT
-from trainer.commands.command import run
 
 COMMANDS = {  # the module of each
     "prepare": "trainer.commands.prepare",  # token files of a data set or a benchmark

@@ -9,8 +9,6 @@ is open and the model's files were found. A field that may be None says what tha
 settings of a run's kernels are in trainer/engine/kernel_settings.py.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import operator
@@ -21,7 +19,7 @@ from typing import Any, Literal, NamedTuple, TypeVar, get_args
 import numpy as np
 
 from ladder.core.common.errors import LadderError
-from ladder.core.contract import dtypes
+from ladder.core.contract.op import DTYPES, SHORT
 
 Schedule = Literal["cosine", "linear", "constant", "wsd"]
 Fusion = Literal[
@@ -37,7 +35,6 @@ Fusion = Literal[
 ]
 SCHEDULES: tuple[Schedule, ...] = get_args(Schedule)  # how each runs: trainer/engine/schedule.py
 FUSIONS: tuple[Fusion, ...] = get_args(Fusion)  # what each fuses: trainer/model/fusion.py
-DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
 DATASETS = (
     *("tinyshakespeare", "tinystories", "fineweb", "fineweb-100B", "fineweb-edu"),
     *("fineweb-edu-100B", "play"),
@@ -242,7 +239,7 @@ class Flags:
         "--dtype",
         "type of weights and activations; fp16 on a GPU too old for bf16",
         DEFAULT_DTYPE,
-        choices=tuple(DTYPES),
+        choices=tuple(SHORT),
     )
     master_weights: bool | None = flag(
         "--master-weights -w", "keep float32 weights beside 16-bit ones; 0 is refused in fp16", True
@@ -558,7 +555,7 @@ class TrainConfig(StepConfig, SampleConfig):
 
 
 def _real(dtype: str) -> np.dtype:
-    real: np.dtype = dtypes.DTYPES[DTYPES[dtype]]
+    real: np.dtype = DTYPES[SHORT[dtype]]
     return real
 
 

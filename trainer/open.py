@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ladder.core.common.errors import LadderError
-from ladder.core.contract.collectives import Communicator
-from ladder.core.contract.device import Device
+from ladder.core.contract.device import Communicator, Device
 from ladder.core.contract.rung_file import Rung
 from trainer.data.datasets import data_directory
 from trainer.data.multiple_choice import Example

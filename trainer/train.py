@@ -6,8 +6,6 @@
 a step is known one step late, so that the GPU never waits for the host (trainer/engine/steps.py).
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 from dataclasses import dataclass

@@ -14,9 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from ladder.core.contract.dims import Dims
 from ladder.core.contract.ladder import Ladder
-from ladder.core.contract.op import Case, MakeInputs, Op, Scalar, distinct, read, update
+from ladder.core.contract.op import Case, Dims, MakeInputs, Op, Scalar, distinct, read, update
 from reference import adamw
 
 
@@ -99,7 +98,6 @@ step = Op(
         read("hyper", "9", "float32"),
         read("rng", "4", "uint32", optional=True),
     ),
-    dims=("N",),
     scalars=(Scalar("decay", "float32"), Scalar("stream", "uint32"), Scalar("first", "uint32")),
     scalar_values={"decay": 1.0, "stream": 0x80000003, "first": 1000},
     reference=adamw.update,

@@ -1,7 +1,5 @@
 """NCCL's all-reduce, which the ladder is measured against."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,8 +7,8 @@ import numpy as np
 
 from ladder.core.common.errors import LadderError
 from ladder.core.contract.device import Device
-from ladder.core.contract.dims import Dims
 from ladder.core.contract.libraries import GroupSum
+from ladder.core.contract.op import Dims
 
 
 def join(device: Device, real: np.dtype, dims: Dims) -> None:
@@ -26,7 +24,7 @@ def all_reduce(
 
 
 def group_sum(device: Device) -> GroupSum:
-    found = device.libraries.group_sum()
+    found = device.group_sum()
     if found is None:
         raise LadderError(f"{device.name} has no NCCL; name several GPUs: --device cuda:0,1")
     return found

@@ -3,9 +3,8 @@
 import numpy as np
 
 from ladder.all_reduce import library_rungs
-from ladder.core.contract.dims import Dims
 from ladder.core.contract.ladder import Ladder
-from ladder.core.contract.op import Op, read, shapes, write
+from ladder.core.contract.op import Dims, Op, read, shapes, write
 from ladder.core.contract.rung_file import Rung
 from reference import all_reduce
 
@@ -21,7 +20,6 @@ total = Op(
     name="all_reduce.sum",
     summary="out[r] = sum of inp over all ranks, for every rank r",
     args=(write("out", "R N", terms="R"), read("inp", "R N")),
-    dims=("R", "N"),
     ranks="R",
     reference=all_reduce.sum,
     flops=lambda d: d["R"] * (d["R"] - 1) * d["N"],

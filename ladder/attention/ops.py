@@ -10,9 +10,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ladder.core.contract.dims import Dims
 from ladder.core.contract.ladder import Ladder
-from ladder.core.contract.op import Case, MakeInputs, Op, distinct, read, shapes, write
+from ladder.core.contract.op import Case, Dims, MakeInputs, Op, distinct, read, shapes, write
 from reference import attention
 
 SHAPES = shapes(
@@ -80,7 +79,6 @@ forward = Op(
         write("lse", "B NH T", "float32", terms=TERMS),
         read("qkv", "B T 3*C"),
     ),
-    dims=("B", "T", "C", "NH"),
     fits=("C % NH == 0",),
     reference=attention.forward,
     flops=flops(2),
@@ -103,7 +101,6 @@ backward = Op(
         read("out", "B T C"),
         read("lse", "B NH T", "float32"),
     ),
-    dims=("B", "T", "C", "NH"),
     fits=("C % NH == 0",),
     reference=attention.backward,
     flops=flops(5),

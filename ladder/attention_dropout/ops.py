@@ -4,13 +4,14 @@ A run without dropout calls attention's own ops. The mask is a function of a cou
 whose `rng` and `stream` these ops take: neither pass stores it.
 """
 
+from dataclasses import replace
+
 import numpy as np
 
 from ladder.attention import ops as attention
 from ladder.attention.ops import BENCH, SECOND_LAYER, equal_scores, large_scores, normal
-from ladder.core.contract.dims import Dims
 from ladder.core.contract.ladder import Ladder
-from ladder.core.contract.op import Case, MakeInputs, Op, read
+from ladder.core.contract.op import Case, Dims, MakeInputs, read
 from ladder.dropout.ops import SCALARS, VALUES
 from ladder.dropout.ops import inputs as random_state
 from reference import attention_dropout
@@ -43,17 +44,14 @@ def with_outputs(inputs: MakeInputs, **scalars: float) -> MakeInputs:
     return make
 
 
-forward = Op(
+forward = replace(
+    attention.forward,
     name="attention_dropout.forward",
     summary="out = dropout(softmax(q @ k.T / sqrt(head size), causal)) @ v, for each head",
     args=(*attention.forward.args, read("rng", "4", "uint32")),
-    dims=attention.forward.dims,
-    fits=attention.forward.fits,
     scalars=SCALARS,
     scalar_values=VALUES,
     reference=attention_dropout.forward,
-    flops=attention.forward.flops,
-    shapes=attention.SHAPES,
     bench=MEASURED,
     make_inputs=with_state(normal),
     cases={
@@ -65,17 +63,14 @@ forward = Op(
     },
 )
 
-backward = Op(
+backward = replace(
+    attention.backward,
     name="attention_dropout.backward",
     summary="dqkv from dout, with scores and mask recomputed from qkv, lse and the counter",
     args=(*attention.backward.args, read("rng", "4", "uint32")),
-    dims=attention.backward.dims,
-    fits=attention.backward.fits,
     scalars=SCALARS,
     scalar_values=VALUES,
     reference=attention_dropout.backward,
-    flops=attention.backward.flops,
-    shapes=attention.SHAPES,
     bench=MEASURED,
     make_inputs=with_outputs(normal),
     cases={

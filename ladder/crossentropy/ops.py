@@ -8,9 +8,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from ladder.core.contract.dims import Dims
 from ladder.core.contract.ladder import Ladder
-from ladder.core.contract.op import Case, Op, read, shapes, update, write
+from ladder.core.contract.op import Case, Dims, Op, read, shapes, update, write
 from ladder.softmax import ops as softmax
 from reference import crossentropy
 
@@ -96,7 +95,6 @@ forward = Op(
         read("probs", "N V"),
         read("targets", "N", "int32"),
     ),
-    dims=("N", "V"),
     reference=crossentropy.forward,
     flops=lambda d: d["N"],
     bytes=lambda d, real: d["N"] * (4 + 4 + real.itemsize),
@@ -115,7 +113,6 @@ backward = Op(
         read("targets", "N", "int32"),
         read("dloss", "1", "float32"),
     ),
-    dims=("N", "V"),
     reference=crossentropy.backward,
     flops=lambda d: d["N"],
     bytes=lambda d, real: d["N"] * (4 + real.itemsize + d["V"] * real.itemsize) + 4,
@@ -134,7 +131,6 @@ fused = Op(
         read("targets", "N", "int32"),
         read("dloss", "1", "float32"),
     ),
-    dims=("N", "V", "Vp"),
     fits=("V <= Vp",),
     reference=crossentropy.fused,
     flops=lambda d: 7 * d["N"] * d["V"],

@@ -14,9 +14,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from ladder.core.contract.dims import Dims
 from ladder.core.contract.ladder import Ladder
-from ladder.core.contract.op import Case, Op, Scalar, read, shapes, update, write
+from ladder.core.contract.op import Case, Dims, Op, Scalar, read, shapes, update, write
 from ladder.gelu import ops as gelu
 from ladder.matmul import library_rungs as library
 from ladder.matmul.library_rungs import library_rungs, one_kernel_rungs
@@ -155,7 +154,6 @@ embedding = Op(
         read("wte", "V C"),
         read("wpe", "P C"),
     ),
-    dims=("B", "P", "C", "V"),
     reference=decode.embedding,
     flops=lambda d: d["B"] * d["C"],
     bytes=lambda d, real: d["B"] * (8 + 3 * d["C"] * real.itemsize),
@@ -169,7 +167,6 @@ append = Op(
     name="decode.append",
     summary="kv[b, starts[b] + t] = key and value of qkv[b, t]",
     args=(update("kv", "B P 2*C"), read("qkv", "B T 3*C"), read("starts", "B", "int32")),
-    dims=("B", "T", "P", "C"),
     fits=("T <= P",),
     reference=decode.append,
     flops=lambda d: 0,
@@ -193,7 +190,6 @@ attention = Op(
         read("kv", "B P 2*C"),
         read("positions", "B", "int32"),
     ),
-    dims=("B", "P", "C", "NH"),
     fits=("C % NH == 0",),
     reference=decode.attention,
     flops=lambda d: 4 * d["C"] * keys_seen(d),
@@ -219,7 +215,6 @@ append_attention = Op(
         read("qkv", "B 3*C"),
         read("positions", "B", "int32"),
     ),
-    dims=("B", "P", "C", "NH"),
     fits=("C % NH == 0",),
     reference=decode.append_attention,
     flops=attention.flops,
@@ -241,7 +236,6 @@ linear = Op(
         read("weight", "OC C"),
         read("bias", "OC", optional=True),
     ),
-    dims=("N", "C", "OC"),
     reference=decode.linear,
     flops=matmul_flops,
     shapes=LINEAR_SHAPES,
@@ -266,7 +260,6 @@ linear_gelu = Op(
         read("weight", "OC C"),
         read("bias", "OC"),
     ),
-    dims=("N", "C", "OC"),
     reference=decode.linear_gelu,
     flops=lambda d: matmul_flops(d) + 8 * d["N"] * d["OC"],
     shapes=LINEAR_SHAPES,
@@ -288,7 +281,6 @@ sample = Op(
         read("logits", "B Vp"),
         read("coins", "B P", "float32"),
     ),
-    dims=("B", "P", "V", "Vp"),
     fits=("V <= Vp",),
     scalars=(Scalar("temperature", "float32"), Scalar("top_k", "int32")),
     scalar_values={"temperature": 0.75, "top_k": 0},

@@ -4,11 +4,12 @@ rng = (seed low, seed high, step, micro-step). It is a buffer and not a scalar b
 it changes while a captured graph is replayed. Each dropout of one step has its own `stream`.
 """
 
+from dataclasses import replace
+
 import numpy as np
 
-from ladder.core.contract.dims import Dims
 from ladder.core.contract.ladder import Ladder
-from ladder.core.contract.op import Case, Op, Scalar, read, write
+from ladder.core.contract.op import Case, Dims, Op, Scalar, read, write
 from reference import dropout
 
 SHAPES = tuple({"N": N} for N in (1, 3, 4, 31, 33, 1000, 4099))
@@ -32,7 +33,6 @@ forward = Op(
     name="dropout.forward",
     summary="out = inp / (1 - p) where the counter's random number is at least p, else 0",
     args=(write("out", "N"), read("inp", "N"), read("rng", "4", "uint32")),
-    dims=("N",),
     scalars=SCALARS,
     scalar_values=VALUES,
     reference=dropout.forward,
@@ -43,19 +43,12 @@ forward = Op(
     cases=CASES,
 )
 
-backward = Op(
+backward = replace(
+    forward,
     name="dropout.backward",
     summary="dinp = dout / (1 - p) under the mask of the forward pass, drawn again",
     args=(write("dinp", "N"), read("dout", "N"), read("rng", "4", "uint32")),
-    dims=("N",),
-    scalars=SCALARS,
-    scalar_values=VALUES,
     reference=dropout.backward,
-    flops=lambda d: d["N"],
-    shapes=SHAPES,
-    bench=BENCH,
-    make_inputs=inputs,
-    cases=CASES,
 )
 
 LADDERS = (Ladder(forward), Ladder(backward))

@@ -4,19 +4,11 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from ladder.core.contract.dims import Dims
 from ladder.core.contract.ladder import Ladder
-from ladder.core.contract.op import Case, Op, distinct, read, update, write
+from ladder.core.contract.op import Case, Dims, Op, distinct, read, update, write
 from ladder.dropout.ops import SCALARS
 from ladder.dropout.ops import inputs as random_state
-from ladder.layernorm.ops import (
-    SECOND_LAYER,
-    SECOND_LAYER_BACKWARD,
-    SHAPES,
-    backward_inputs,
-    rows_of_all_sizes,
-    with_statistics,
-)
+from ladder.layernorm import ops as layernorm
 from ladder.residual_layernorm import ops as without_dropout
 from reference import dropout_residual_layernorm
 
@@ -42,17 +34,17 @@ def large_mean(dims: Dims, rng: np.random.Generator) -> dict[str, np.ndarray]:
 
 
 def gradients(dims: Dims, rng: np.random.Generator) -> dict[str, np.ndarray]:
-    return {**backward_inputs(dims, rng), **random_state(dims, rng)}
+    return {**layernorm.backward_inputs(dims, rng), **random_state(dims, rng)}
 
 
 def large_and_small_rows(dims: Dims, rng: np.random.Generator) -> dict[str, np.ndarray]:
-    rows = with_statistics(rows_of_all_sizes)(dims, rng)
+    rows = layernorm.with_statistics(layernorm.rows_of_all_sizes)(dims, rng)
     return {**rows, **random_state(dims, rng)}
 
 
 def backward_cancels(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """As without dropout; what is left of dinp goes to dbranch, doubled at p = 1/2."""
-    sizes = without_dropout.backward_cancels(arrays)
+    sizes = layernorm.backward_cancels(arrays)
     return {**sizes, "dbranch": 2 * sizes["dinp"]}
 
 
@@ -60,18 +52,17 @@ forward = Op(
     name="dropout_residual_layernorm.forward",
     summary="residual = inp1 + dropout(inp2), out = layernorm of residual as it is stored",
     args=(*without_dropout.forward.args, read("rng", "4", "uint32")),
-    dims=("N", "C"),
     scalars=SCALARS,
     scalar_values=VALUES,
     reference=dropout_residual_layernorm.forward,
     flops=lambda d: 10 * d["N"] * d["C"],
-    shapes=SHAPES,
+    shapes=layernorm.SHAPES,
     bench=BENCH,
     make_inputs=exact_sums,
     cases={
         "large mean": Case(large_mean, hard=True),
         "p = 0, first stream": Case(nothing_dropped, scalars={"p": 0.0, "stream": 0}),
-        "second layer": SECOND_LAYER,
+        "second layer": layernorm.SECOND_LAYER,
     },
     cancels=without_dropout.cancels,
 )
@@ -82,27 +73,20 @@ backward = Op(
     args=(
         update("dinp", "N C", terms="C"),
         write("dbranch", "N C", terms="C"),
-        update("dweight", "C", "float32", terms="N"),
-        update("dbias", "C", "float32", terms="N"),
-        read("dout", "N C"),
-        read("inp", "N C"),
-        read("weight", "C"),
-        read("mean", "N", "float32"),
-        read("rstd", "N", "float32"),
+        *without_dropout.backward.args[1:],
         read("rng", "4", "uint32"),
     ),
-    dims=("N", "C"),
     scalars=SCALARS,
     scalar_values=VALUES,
     reference=dropout_residual_layernorm.backward,
     flops=lambda d: 16 * d["N"] * d["C"],
-    shapes=SHAPES,
+    shapes=layernorm.SHAPES,
     bench=BENCH,
     make_inputs=gradients,
     cases={
         "rows of all sizes": Case(large_and_small_rows, hard=True),
         "p = 0, first stream": Case(scalars={"p": 0.0, "stream": 0}),
-        "second layer": SECOND_LAYER_BACKWARD,
+        "second layer": layernorm.SECOND_LAYER_BACKWARD,
     },
     cancels=backward_cancels,
 )

@@ -4,9 +4,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ladder.core.contract.dims import Dims
 from ladder.core.contract.ladder import Ladder
-from ladder.core.contract.op import Case, Op, read, shapes, update, write
+from ladder.core.contract.op import Case, Dims, Op, read, shapes, update, write
 from reference import embedding
 
 SHAPES = shapes(
@@ -79,7 +78,6 @@ forward = Op(
         read("wte", "V C"),
         read("wpe", "P C"),
     ),
-    dims=("B", "T", "C", "V", "P"),
     fits=("T <= P",),
     reference=embedding.forward,
     flops=lambda d: d["B"] * d["T"] * d["C"],
@@ -100,7 +98,6 @@ backward = Op(
         read("dout", "B T C"),
         read("tokens", "B T", "int32"),
     ),
-    dims=("B", "T", "C", "V", "P"),
     fits=("T <= P",),
     reference=embedding.backward,
     flops=lambda d: 2 * d["B"] * d["T"] * d["C"],

@@ -4,9 +4,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from ladder.core.contract.dims import Dims
 from ladder.core.contract.ladder import Ladder
-from ladder.core.contract.op import Case, Op, distinct, read, write
+from ladder.core.contract.op import Case, Dims, Op, distinct, read, write
 from reference import gelu
 
 SHAPES = tuple({"N": N} for N in (1, 31, 33, 1000, 4099, 65536))
@@ -44,7 +43,6 @@ forward = Op(
     name="gelu.forward",
     summary="out = inp / 2 * (1 + tanh(sqrt(2 / pi) * (inp + 0.044715 * inp^3)))",
     args=(write("out", "N"), read("inp", "N")),
-    dims=("N",),
     reference=gelu.forward,
     flops=lambda d: 8 * d["N"],
     shapes=SHAPES,
@@ -57,7 +55,6 @@ backward = Op(
     name="gelu.backward",
     summary="dinp = dout * gelu'(inp)",
     args=(write("dinp", "N"), read("dout", "N"), read("inp", "N")),
-    dims=("N",),
     reference=gelu.backward,
     flops=lambda d: 16 * d["N"],
     shapes=SHAPES,

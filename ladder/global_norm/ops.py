@@ -2,9 +2,8 @@
 
 import numpy as np
 
-from ladder.core.contract.dims import Dims
 from ladder.core.contract.ladder import Ladder
-from ladder.core.contract.op import Case, MakeInputs, Op, read, write
+from ladder.core.contract.op import Case, Dims, MakeInputs, Op, read, write
 from reference import global_norm
 
 
@@ -30,7 +29,6 @@ forward = Op(
     name="global_norm.forward",
     summary="norm = sqrt(sum(grad^2))",
     args=(write("norm", "1", "float32", terms="N"), read("grad", "N", "float32")),
-    dims=("N",),
     reference=global_norm.forward,
     flops=lambda d: 2 * d["N"],
     shapes=tuple({"N": N} for N in (1, 31, 33, 1000, 4099, 300_007)),

@@ -4,9 +4,18 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from ladder.core.contract.dims import Dims
 from ladder.core.contract.ladder import Ladder
-from ladder.core.contract.op import Case, MakeInputs, Op, distinct, read, shapes, update, write
+from ladder.core.contract.op import (
+    Case,
+    Dims,
+    MakeInputs,
+    Op,
+    distinct,
+    read,
+    shapes,
+    update,
+    write,
+)
 from reference import layernorm
 
 SHAPES = shapes("N C", (1, 1), (3, 31), (5, 33), (2, 768), (7, 769), (4, 1600), (301, 200))
@@ -72,7 +81,6 @@ forward = Op(
         read("weight", "C"),
         read("bias", "C"),
     ),
-    dims=("N", "C"),
     reference=layernorm.forward,
     flops=lambda d: 8 * d["N"] * d["C"],
     shapes=SHAPES,
@@ -98,7 +106,6 @@ backward = Op(
         read("mean", "N", "float32"),
         read("rstd", "N", "float32"),
     ),
-    dims=("N", "C"),
     reference=layernorm.backward,
     flops=lambda d: 14 * d["N"] * d["C"],
     shapes=SHAPES,

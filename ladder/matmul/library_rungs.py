@@ -12,8 +12,6 @@ broadcast_bias.cu writes it into every row of out, and cuBLAS adds the product t
 adds the bias in its epilogue.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping
@@ -25,8 +23,8 @@ import numpy as np
 from ladder.core.common.errors import LadderError
 from ladder.core.contract import rung_file
 from ladder.core.contract.device import Device
-from ladder.core.contract.dims import Dims
 from ladder.core.contract.libraries import LinearLayer, MatrixProduct
+from ladder.core.contract.op import Dims
 from ladder.core.contract.rung_file import Rung
 
 Arrays = Mapping[str, Any]  # the device's arrays by argument
@@ -74,7 +72,7 @@ def backward_weight(
 
 def multiplier(device: Device, tf32: bool = False) -> MatrixProduct:
     """The device's matrix products. Raises LadderError where it has none."""
-    found = device.libraries.matrix_product(tf32)
+    found = device.matrix_product(tf32)
     if found is None:
         raise LadderError(f"cuBLAS runs on NVIDIA GPUs, not on device {device.name}")
     return found
@@ -82,7 +80,7 @@ def multiplier(device: Device, tf32: bool = False) -> MatrixProduct:
 
 def linear(device: Device, tf32: bool = False) -> LinearLayer:
     """The device's linear layers. Raises LadderError where it has none."""
-    found = device.libraries.linear_layer(tf32)
+    found = device.linear_layer(tf32)
     if found is None:
         raise LadderError(f"cuBLASLt runs on NVIDIA GPUs, not on device {device.name}")
     return found

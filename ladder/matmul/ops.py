@@ -1,9 +1,8 @@
 """Matmul: the linear layer, out = inp @ weight.T + bias, and its gradients: three ops, of which two
 are also one."""
 
-from ladder.core.contract.dims import Dims
 from ladder.core.contract.ladder import Ladder
-from ladder.core.contract.op import Case, OnGpu, Op, read, shapes, update, write
+from ladder.core.contract.op import Case, Dims, OnGpu, Op, read, shapes, update, write
 from ladder.matmul import library_rungs as library
 from ladder.matmul.library_rungs import library_rungs, one_kernel_rungs
 from reference import matmul
@@ -43,7 +42,6 @@ forward = Op(
         read("weight", "OC C"),
         read("bias", "OC", optional=True),
     ),
-    dims=("N", "C", "OC"),
     reference=matmul.forward,
     flops=flops,
     shapes=SHAPES,
@@ -55,7 +53,6 @@ backward_input = Op(
     name="matmul.backward_input",
     summary="dinp = dout @ weight",
     args=(write("dinp", "N C", terms="OC"), read("dout", "N OC"), read("weight", "OC C")),
-    dims=("N", "C", "OC"),
     reference=matmul.backward_input,
     flops=flops,
     shapes=SHAPES,
@@ -71,7 +68,6 @@ backward_weight = Op(
         read("dout", "N OC"),
         read("inp", "N C"),
     ),
-    dims=("N", "C", "OC"),
     reference=matmul.backward_weight,
     flops=flops,
     shapes=SHAPES,
@@ -87,7 +83,6 @@ backward_bias = Op(
     name="matmul.backward_bias",
     summary="dbias += dout summed over the rows",
     args=(update("dbias", "OC", "float32", terms="N"), read("dout", "N OC")),
-    dims=("N", "OC"),
     reference=matmul.backward_bias,
     flops=lambda d: d["N"] * d["OC"],
     shapes=tuple({"N": s["N"], "OC": s["OC"]} for s in SHAPES),
@@ -107,7 +102,6 @@ backward_weight_bias = Op(
         read("dout", "N OC"),
         read("inp", "N C"),
     ),
-    dims=("N", "C", "OC"),
     reference=matmul.backward_weight_bias,
     flops=lambda d: flops(d) + d["N"] * d["OC"],
     shapes=SHAPES,

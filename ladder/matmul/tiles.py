@@ -1,6 +1,6 @@
 """Tile sizes and splits of the matmul rungs, chosen by an estimate of the time that they take.
 
-The headers of rungs name these functions (ladder/core/contract/tilings.py). A tile is a block's
+The headers of rungs name these functions (ladder/core/contract/expressions.py). A tile is a block's
 part of the result; its sum has many steps, of as many channels or rows as shared memory holds at a
 time. A place is room for a block on the GPU, and a wave is a tile, or a part of one, in every
 place: a last wave that is nearly empty takes as long as a full one, which is called wave
@@ -9,12 +9,9 @@ quantization.
 The constants come from an H200, as the chapters in doc/matmul tell. Elsewhere they are a guess.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
-from ladder.core.contract.expressions import ceil_div
-from ladder.core.contract.tilings import tiling
+from ladder.core.contract.expressions import ceil_div, tiling
 
 STORE_STEPS = 4  # steps that a block could do in the time that it stores a tile's partial sums
 STEP_OVERHEAD = 48  # columns of a tile that a step could have more, for what it costs besides them

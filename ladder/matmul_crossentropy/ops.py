@@ -9,9 +9,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from ladder.core.contract.dims import Dims
 from ladder.core.contract.ladder import Ladder
-from ladder.core.contract.op import Case, Op, read, shapes, write
+from ladder.core.contract.op import Case, Dims, Op, read, shapes, write
 from ladder.crossentropy import ops as crossentropy
 from reference import matmul_crossentropy
 
@@ -91,7 +90,6 @@ forward = Op(
         read("targets", "N", "int32"),
         read("dloss", "1", "float32"),
     ),
-    dims=("N", "C", "V", "OC"),
     fits=("V <= OC",),
     reference=matmul_crossentropy.forward,
     flops=flops,
@@ -120,7 +118,6 @@ backward_input = Op(
         read("factors", "N", "float32"),
         read("weight", "OC C"),
     ),
-    dims=("N", "C", "OC"),
     reference=matmul_crossentropy.backward_input,
     flops=flops,
     shapes=tuple({name: s[name] for name in ("N", "C", "OC")} for s in SHAPES),

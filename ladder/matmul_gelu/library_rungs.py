@@ -5,8 +5,6 @@ value. Where cuBLASLt has no such kernel for a type and a GPU, it computes the p
 bias, and the last rung of the gelu ladder follows.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -14,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from ladder.core.contract.device import Device
-from ladder.core.contract.dims import Dims
 from ladder.core.contract.ladder import find
+from ladder.core.contract.op import Dims
 from ladder.core.contract.rung_file import Rung
 from ladder.matmul.library_rungs import in_tf32, linear
 

@@ -9,9 +9,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from ladder.core.contract.dims import Dims
 from ladder.core.contract.ladder import Ladder
-from ladder.core.contract.op import Case, MakeInputs, Op, read, shapes, write
+from ladder.core.contract.op import Case, Dims, MakeInputs, Op, read, shapes, write
 from ladder.gelu import ops as gelu
 from ladder.matmul_gelu.library_rungs import library_rungs
 from reference import matmul_gelu
@@ -47,7 +46,6 @@ forward = Op(
         read("weight", "OC C"),
         read("bias", "OC"),
     ),
-    dims=("N", "C", "OC"),
     reference=matmul_gelu.forward,
     flops=lambda d: 2 * d["N"] * d["C"] * d["OC"] + 8 * d["N"] * d["OC"],
     shapes=SHAPES,
@@ -83,7 +81,6 @@ backward_input = Op(
         read("weight", "OC C"),
         read("pre", "N C"),
     ),
-    dims=("N", "C", "OC"),
     reference=matmul_gelu.backward_input,
     flops=lambda d: 2 * d["N"] * d["C"] * d["OC"] + 16 * d["N"] * d["C"],
     shapes=SHAPES,

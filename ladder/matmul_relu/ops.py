@@ -6,9 +6,8 @@ the product behind it (reference/matmul_relu.py).
 
 import numpy as np
 
-from ladder.core.contract.dims import Dims
 from ladder.core.contract.ladder import Ladder
-from ladder.core.contract.op import Case, Op, read, write
+from ladder.core.contract.op import Case, Dims, Op, read, write
 from ladder.matmul_gelu.ops import SHAPES
 from reference import matmul_relu
 
@@ -28,7 +27,6 @@ forward = Op(
         read("weight", "OC C"),
         read("bias", "OC"),
     ),
-    dims=("N", "C", "OC"),
     reference=matmul_relu.forward,
     flops=lambda d: 2 * d["N"] * d["C"] * d["OC"] + d["N"] * d["OC"],
     shapes=SHAPES,
@@ -58,7 +56,6 @@ backward_input = Op(
         read("weight", "OC C"),
         read("out", "N C"),
     ),
-    dims=("N", "C", "OC"),
     reference=matmul_relu.backward_input,
     flops=lambda d: 2 * d["N"] * d["C"] * d["OC"] + d["N"] * d["C"],
     shapes=SHAPES,

@@ -16,7 +16,6 @@ forward = Op(
         read("weight", "OC C"),
         read("bias", "OC"),
     ),
-    dims=("N", "C", "OC"),
     reference=matmul_residual.forward,
     flops=lambda d: 2 * d["N"] * d["C"] * d["OC"] + d["N"] * d["OC"],
     shapes=SHAPES,

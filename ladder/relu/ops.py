@@ -2,9 +2,8 @@
 
 import numpy as np
 
-from ladder.core.contract.dims import Dims
 from ladder.core.contract.ladder import Ladder
-from ladder.core.contract.op import Case, MakeInputs, Op, distinct, read, write
+from ladder.core.contract.op import Case, Dims, MakeInputs, Op, distinct, read, write
 from reference import relu
 
 SHAPES = tuple({"N": N} for N in (1, 31, 33, 1000, 4099, 65536))
@@ -40,7 +39,6 @@ forward = Op(
     name="relu.forward",
     summary="out = max(inp, 0)",
     args=(write("out", "N"), read("inp", "N")),
-    dims=("N",),
     reference=relu.forward,
     flops=lambda d: d["N"],
     shapes=SHAPES,
@@ -53,7 +51,6 @@ backward = Op(
     name="relu.backward",
     summary="dinp = dout where out > 0, else 0",
     args=(write("dinp", "N"), read("dout", "N"), read("out", "N")),
-    dims=("N",),
     reference=relu.backward,
     flops=lambda d: d["N"],
     shapes=SHAPES,

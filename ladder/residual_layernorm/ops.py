@@ -4,19 +4,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from ladder.core.contract.dims import Dims
 from ladder.core.contract.ladder import Ladder
-from ladder.core.contract.op import Case, Op, distinct, read, update, write
-from ladder.layernorm.ops import (
-    BENCH,
-    SECOND_LAYER,
-    SECOND_LAYER_BACKWARD,
-    SHAPES,
-    backward_inputs,
-    rows_of_all_sizes,
-    with_statistics,
-)
-from ladder.layernorm.ops import cancels as layernorm_cancels
+from ladder.core.contract.op import Case, Dims, Op, distinct, read, update, write
+from ladder.layernorm import ops as layernorm
 from reference import residual_layernorm
 
 
@@ -37,12 +27,7 @@ def large_mean(dims: Dims, rng: np.random.Generator) -> dict[str, np.ndarray]:
 
 def cancels(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """The mean of the residual is subtracted, as in layernorm.forward."""
-    return layernorm_cancels({**arrays, "inp": arrays["residual"]})
-
-
-def backward_cancels(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The norm's part of dinp is dnorm minus its mean: at C = 1 only rounding errors are left."""
-    return {"dinp": np.abs(arrays["dout"] * arrays["weight"]) * arrays["rstd"][:, None]}
+    return layernorm.cancels({**arrays, "inp": arrays["residual"]})
 
 
 forward = Op(
@@ -58,40 +43,31 @@ forward = Op(
         read("weight", "C"),
         read("bias", "C"),
     ),
-    dims=("N", "C"),
     reference=residual_layernorm.forward,
     flops=lambda d: 9 * d["N"] * d["C"],
-    shapes=SHAPES,
-    bench=BENCH,
+    shapes=layernorm.SHAPES,
+    bench=layernorm.BENCH,
     make_inputs=exact_sums,
-    cases={"large mean": Case(large_mean, hard=True), "second layer": SECOND_LAYER},
+    cases={"large mean": Case(large_mean, hard=True), "second layer": layernorm.SECOND_LAYER},
     cancels=cancels,
 )
 
 backward = Op(
     name="residual_layernorm.backward",
     summary="dinp += layernorm's gradient of dout; dweight and dbias accumulate over the rows",
-    args=(
-        update("dinp", "N C", terms="C"),
-        update("dweight", "C", "float32", terms="N"),
-        update("dbias", "C", "float32", terms="N"),
-        read("dout", "N C"),
-        read("inp", "N C"),
-        read("weight", "C"),
-        read("mean", "N", "float32"),
-        read("rstd", "N", "float32"),
-    ),
-    dims=("N", "C"),
+    args=(update("dinp", "N C", terms="C"), *layernorm.backward.args[1:]),
     reference=residual_layernorm.backward,
     flops=lambda d: 15 * d["N"] * d["C"],
-    shapes=SHAPES,
-    bench=BENCH,
-    make_inputs=backward_inputs,
+    shapes=layernorm.SHAPES,
+    bench=layernorm.BENCH,
+    make_inputs=layernorm.backward_inputs,
     cases={
-        "rows of all sizes": Case(with_statistics(rows_of_all_sizes), hard=True),
-        "second layer": SECOND_LAYER_BACKWARD,
+        "rows of all sizes": Case(
+            layernorm.with_statistics(layernorm.rows_of_all_sizes), hard=True
+        ),
+        "second layer": layernorm.SECOND_LAYER_BACKWARD,
     },
-    cancels=backward_cancels,
+    cancels=layernorm.backward_cancels,
 )
 
 LADDERS = (Ladder(forward), Ladder(backward))

@@ -2,9 +2,8 @@
 
 import numpy as np
 
-from ladder.core.contract.dims import Dims
 from ladder.core.contract.ladder import Ladder
-from ladder.core.contract.op import Case, Op, distinct, read, shapes, write
+from ladder.core.contract.op import Case, Dims, Op, distinct, read, shapes, write
 from reference import softmax
 
 SHAPES = shapes("N V", (1, 1), (3, 31), (5, 33), (2, 1024), (7, 1009), (2, 50257))
@@ -51,7 +50,6 @@ forward = Op(
     name="softmax.forward",
     summary="probs = exp(logits) / sum(exp(logits)), row by row, without overflow",
     args=(write("probs", "N V", terms="V"), read("logits", "N V")),
-    dims=("N", "V"),
     reference=softmax.forward,
     flops=lambda d: 5 * d["N"] * d["V"],
     shapes=SHAPES,
@@ -69,7 +67,6 @@ backward = Op(
     name="softmax.backward",
     summary="dlogits = probs * (dprobs - sum(dprobs * probs)), row by row",
     args=(write("dlogits", "N V", terms="V"), read("dprobs", "N V"), read("probs", "N V")),
-    dims=("N", "V"),
     reference=softmax.backward,
     flops=lambda d: 4 * d["N"] * d["V"],
     shapes=SHAPES,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ladder.core.contract.host_arrays import aligned_empty
+from ladder.core.contract.device import aligned_empty
 from ladder.core.contract.launch_plan import Launch
 from ladder.core.contract.rung_file import Rung
 from ladder.core.emulator.emulated import Emulated

@@ -1,10 +1,9 @@
 """A device with a clock of its own, and rungs that take exactly as long as they say."""
 
 from ladder.core.contract.ladder import Ladder, find
-from ladder.core.contract.libraries import Libraries
 from ladder.core.contract.op import Op
 from ladder.core.contract.rung_file import Rung
-from ladder.core.device.cpu import Cpu
+from ladder.core.device.open import Cpu
 from ladder.core.measure.pick import Choice
 from ladder.core.measure.pick import pick as pick_each
 
@@ -17,8 +16,7 @@ class FakeGpu(Cpu):
     is_gpu = True
     runs_reference = False
     runs_kernels = True
-    libraries = Libraries()
-    libraries.ids = frozenset({"5", "9", "one", "two"})  # the library rungs in the tests
+    library_rungs = frozenset({"5", "9", "one", "two"})  # the library rungs in the tests
 
     def __init__(self):
         self.now = 0.0

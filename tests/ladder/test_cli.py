@@ -12,7 +12,7 @@ from ladder.__main__ import main
 from ladder.core.commands import checks
 from ladder.core.contract.ladder import find, ladders
 from ladder.core.contract.target import Target
-from ladder.core.device.cpu import Cpu
+from ladder.core.device.open import Cpu
 from ladder.core.show.pages import ROOT
 from ladder.core.verify.check import Outcome, Report
 

@@ -24,8 +24,8 @@ from pathlib import Path
 from ladder.core.common import cache
 from ladder.core.common.errors import CompileError, LadderError
 from ladder.core.contract import rung_file
-from ladder.core.contract.dtypes import DTYPES
 from ladder.core.contract.ladder import Ladder, find
+from ladder.core.contract.op import DTYPES
 from ladder.core.contract.rung_file import Rung
 from ladder.core.emulator import toolchain
 from ladder.core.emulator.emulated import Emulated

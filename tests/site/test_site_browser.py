@@ -9,7 +9,7 @@ import pytest
 
 from ladder.core.emulator.report import Access
 from ladder.core.show.pictures import banks, fragments
-from ladder.core.show.pictures.palette import COLOURS
+from ladder.core.show.pictures.drawing import COLOURS
 from ladder.core.show.pictures.recording import WARPGROUP, Event
 from ladder.core.show.pictures.replay import Durations, Replay
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 
 from ladder.core.contract.ladder import ladders
-from ladder.core.device.cpu import Cpu
+from ladder.core.device.open import Cpu
 from trainer.engine.engine import Engine
 from trainer.model.gpt2 import GPT2Config
 from trainer.model.program import build

@@ -7,7 +7,7 @@ import numpy as np
 
 from ladder.core.contract.ladder import ladders
 from ladder.core.contract.rung_file import Rung
-from ladder.core.device.cpu import Cpu
+from ladder.core.device.open import Cpu
 
 
 class Deferred(Cpu):

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from ladder.core.device.cpu import Cpu
+from ladder.core.device.open import Cpu
 
 End = tuple[bool, int]  # whether the work is urgent, and its number among those
 

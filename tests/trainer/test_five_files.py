@@ -23,7 +23,7 @@ from trainer.train import take_step
 ROOT = Path(__file__).parents[2]
 # Its class is called as `kernel(launch, args)`, and its device starts what goes beside other calls.
 GPU = "ladder/core/device/cupy/gpu.py"
-HOST = "ladder/core/contract/host_arrays.py"  # starts it on the host's devices
+HOST = "ladder/core/contract/device.py"  # starts it on the host's devices
 
 
 class Watched(Emulated):

@@ -9,10 +9,10 @@ import sys
 
 import pytest
 
+from ladder.core.common.command_line import run
 from ladder.core.common.errors import LadderError
 from tests.trainer.tiny import resolved, resolved_kernels
 from trainer import flags
-from trainer.commands.command import run
 from trainer.commands.parser import parse
 from trainer.engine import schedule
 from trainer.flags import FUSIONS, Flags

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ladder.core.contract.ladder import find
-from ladder.core.device.cpu import Cpu
+from ladder.core.device.open import Cpu
 from tests.trainer.deferred import Clocked, Deferred, deferred_rungs
 from tests.trainer.tiny import PARAMETERS, SHAPE, parameters, resolved, run, save_model, settings
 from trainer import open as opening
@@ -14,9 +14,8 @@ from trainer.data.datasets import TokenLoader, prepare
 from trainer.engine import rung_choice
 from trainer.engine.debug import watch_of
 from trainer.engine.engine import Engine
-from trainer.engine.loss_scale import GROWTH_INTERVAL, LossScale
 from trainer.engine.passes import validate
-from trainer.engine.steps import NOT_FINITE, Steps
+from trainer.engine.steps import GROWTH_INTERVAL, NOT_FINITE, LossScale, Steps
 from trainer.files import checkpoint, logs
 from trainer.flags import DeviceChoice
 from trainer.model.program import build, initial_parameters

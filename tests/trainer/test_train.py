@@ -13,10 +13,9 @@ import pytest
 
 from ladder.core.common.errors import LadderError
 from ladder.core.common.files import alone_in
-from ladder.core.contract.dtypes import DTYPES
 from ladder.core.contract.ladder import find
-from ladder.core.device.cpu import Cpu
-from ladder.core.device.open import open_device
+from ladder.core.contract.op import DTYPES, SHORT
+from ladder.core.device.open import Cpu, open_device
 from ladder.core.emulator.emulated import Emulated
 from tests.trainer.tiny import (
     SHAPE,
@@ -36,7 +35,6 @@ from trainer.engine import memory, steps
 from trainer.engine.engine import Engine
 from trainer.engine.generation import encode_prompt
 from trainer.files import checkpoint, logs
-from trainer.flags import DTYPES as DTYPE_NAMES
 from trainer.flags import Flags
 from trainer.model.fusion import FUSIONS
 from trainer.model.program import build
@@ -533,7 +531,7 @@ def test_kernels_train_in_16_bits_too(tmp_path, dtype):
 def test_the_highest_rungs_train_too(tmp_path, dtype):
     """Those of a GPU that has wgmma, TMA and clusters, fused ops among them."""
     program = build(SHAPE, B=2, T=16, fusions=tuple(FUSIONS))
-    target = open_device("emulated").target(DTYPES[DTYPE_NAMES[dtype]])
+    target = open_device("emulated").target(DTYPES[SHORT[dtype]])
     highest = highest_rungs(program.calls, target)
     kernels = {"device": "emulated", "dtype": dtype, "fuse": "all", "rung": highest}
     run(tmp_path, steps=3, output=str(tmp_path / "exact"))

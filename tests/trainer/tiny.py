@@ -12,7 +12,7 @@ from rich.console import Console
 
 from ladder.core.contract.ladder import find
 from ladder.core.contract.target import Target
-from ladder.core.device.inventory import cpp_compiler
+from ladder.core.device.open import cpp_compiler
 from trainer.engine.kernel_settings import KernelSettings, resolve_kernels
 from trainer.files import checkpoint, logs
 from trainer.files.weights import state_of

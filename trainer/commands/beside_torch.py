@@ -4,8 +4,6 @@ Both train for `-x` steps, with the flags that they have in training. One table 
 step, another one the time of a step, tokens per second and memory.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import gc
 import statistics

@@ -6,8 +6,6 @@ the run would use are added one by one. The gain of an op depends on the ops tha
 (Amdahl's law): the less time the other ops take, the larger it is.
 """
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -17,17 +15,8 @@ from matplotlib.figure import Figure
 from ladder.core.common.errors import LadderError
 from ladder.core.contract.rung_file import Rung
 from ladder.core.measure import results
+from trainer.commands import step_timing
 from trainer.commands.op_timing import rows_of, time_in_step
-from trainer.commands.step_timing import (
-    Job,
-    announce,
-    machine_of,
-    open_job,
-    parser_of,
-    roof_of,
-    time_steps,
-    write_result,
-)
 from trainer.engine.engine import Engine
 from trainer.engine.rung_map import op_of
 from trainer.flags import Flags
@@ -40,16 +29,18 @@ SECONDS = 2.0  # most time for the steps of one stage, once three are timed
 
 def main(argv: Sequence[str] = ()) -> int:
     """Measure, print, and write doc/results/training/<device>-climb-<job>.json and .svg."""
-    parser = parser_of("climb", "Raise one op after the other from its lowest rung to its best.")
+    parser = step_timing.parser_of(
+        "climb", "Raise one op after the other from its lowest rung to its best."
+    )
     parser.set_defaults(rungs="best")
     options = vars(parser.parse_args(argv))
     write = not options.pop("no_write")
-    announce(write)
+    step_timing.announce(write)
     screen = Display(open_console(), 0)
     climb = measure(Flags(**options), screen)
     show(climb, screen)
     if write:
-        write_result("climb", climb, climb["job"], draw, screen)
+        step_timing.write_result("climb", climb, climb["job"], draw, screen)
     return 0
 
 
@@ -58,7 +49,7 @@ def measure(flags: Flags, screen: Display) -> dict[str, Any]:
     goal = flags.value("rungs", gpu=True)
     if goal not in ("best", "library"):
         raise LadderError(f"--rungs {goal}: climb goes from naive to best or library")
-    whole = open_job(flags, "climb", needs_gpu=True)
+    whole = step_timing.open_job(flags, "climb", needs_gpu=True)
     for note in whole.notes:
         screen.say(f"note: {note}")
     job = whole.fused(())
@@ -66,17 +57,19 @@ def measure(flags: Flags, screen: Display) -> dict[str, Any]:
     best = job.kernels.rungs
     stages: list[dict[str, Any]] = []
 
-    def stage(job: Job, rungs: Mapping[str, Rung], name: str, what: dict[str, Any]) -> Engine:
+    def stage(
+        job: step_timing.Job, rungs: Mapping[str, Rung], name: str, what: dict[str, Any]
+    ) -> Engine:
         """Measure the step; `what`: the difference from the stage before."""
         engine = job.engine(rungs)
-        ms = statistics.median(time_steps(engine, job.config.steps, seconds=SECONDS))
+        ms = statistics.median(step_timing.time_steps(engine, job.config.steps, seconds=SECONDS))
         speed = 1e3 * job.tokens / ms
         stages.append({**what, "ms": ms, "tokens_per_second": speed})
         screen.say(f"{name}: {ms:,.2f} ms, {speed:,.0f} tokens/s")
         return engine
 
     engine = stage(job, lowest, "every op on its lowest rung", {"op": None})
-    table = rows_of(engine, time_in_step(engine), roof_of(job.device, job.config.real))
+    table = rows_of(engine, time_in_step(engine), step_timing.roof_of(job.device, job.config.real))
     order = [row["op"] for row in table if row["op"] in lowest]
     del engine  # its memory is needed for the next one
     rungs = dict(lowest)
@@ -93,7 +86,7 @@ def measure(flags: Flags, screen: Display) -> dict[str, Any]:
         made = {key: rung.id for key, rung in rungs.items() if op_of(key) in makes(name)}
         stage(fused, rungs, name, {"fusion": name, "to": made})
     return {
-        "machine": machine_of(job.device),
+        "machine": step_timing.machine_of(job.device),
         "job": {**whole.description(), "goal": goal},
         "lowest": {op: rung.id for op, rung in lowest.items()},
         **results.of_step(rungs),

@@ -4,8 +4,6 @@ Each is timed alone, in a graph of its own. What a step takes beyond the slowest
 step without them is the part that nothing hides: it is exposed.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import statistics

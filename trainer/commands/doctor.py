@@ -1,7 +1,5 @@
 """`python -m trainer doctor`: what this machine has, what runs on it, and what to install.
-ladder/core/device/inventory.py has the part on compiling and running kernels."""
-
-from __future__ import annotations
+ladder/core/device/open.py has the part on compiling and running kernels."""
 
 import os
 import platform
@@ -15,11 +13,8 @@ from rich.console import Console
 from rich.table import Table
 
 from ladder.core.common.command_line import Parser
-from ladder.core.common.finding import Finding
-from ladder.core.common.install import pip
-from ladder.core.device import inventory
-from ladder.core.device.cpu import Cpu
-from ladder.core.device.open import GPUS
+from ladder.core.common.install import Finding, pip
+from ladder.core.device.open import GPUS, Cpu, device_findings
 from trainer.data.datasets import data_directory
 from trainer.data.download import GPT2_MERGES, TINYSHAKESPEARE, places
 from trainer.engine.memory import GIB, available_on_host
@@ -59,7 +54,7 @@ def examine() -> list[Finding]:
         memory(available_on_host()),
         disk(Path.cwd()),
         *data(data_directory()),
-        *inventory.findings(),
+        *device_findings(),
     ]
 
 

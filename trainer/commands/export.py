@@ -10,8 +10,6 @@
 One tensor is held in memory at a time; a debug state, though, takes a step of training in NumPy.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 

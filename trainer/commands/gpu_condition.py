@@ -3,14 +3,12 @@
 Results hold them under KEY, a list with a reading of each rank, and only where any is known.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
-from ladder.core.contract.sensors import Reading
+from ladder.core.contract.device import Reading
 from trainer.ranks.group import ALONE, Group
 
 KEY = "gpus"

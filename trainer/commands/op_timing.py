@@ -9,10 +9,9 @@ Energy cannot be marked, since the counter changes ten times a second. Each op's
 alone for some seconds.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
+import re
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -28,8 +27,8 @@ from ladder.core.measure.roofline import Roof
 from ladder.core.measure.timing import batch, prepare
 from trainer.commands.step_timing import WARM_UP, one_step
 from trainer.engine.engine import Engine
-from trainer.engine.rung_map import key_for, op_of
-from trainer.model.calls import Call
+from trainer.engine.rung_map import key_for, op_of, rung_of
+from trainer.model.calls import Call, op_calls
 
 TURNS_SECONDS, WARM_UP_SECONDS = 3.0, 1.5  # of steps with and without marks, in turns
 FEWEST_TURNS, MOST_TURNS = 3, 150
@@ -174,3 +173,62 @@ def empty_launch(device: Device) -> float:
     call = bind(ladder.op, ladder.rung(1), device, real, dims, arrays)
     once = prepare(device, [call] * LAUNCHES)
     return statistics.median(once() for _ in range(5))
+
+
+_LAYER = re.compile(r"h\d+(?=\.)")
+
+Part = tuple[Call | None, float]
+Placed = tuple[Call | None, int, int]  # its first nanosecond, and that behind its last
+
+
+def trace_of(engine: Engine, parts: Iterable[Part]) -> dict[str, Any]:
+    """The content of a trace file. `parts`: as in InStep."""
+    program = engine.program
+    backward, update = set(op_calls(program.last_backward)), set(program.update)
+
+    def track(call: Call | None) -> str:
+        return "backward" if call in backward else "update" if call in update else "forward"
+
+    placed, end = [], 0.0
+    for call, ms in parts:
+        start, end = end, end + max(0.0, ms)
+        placed.append((call, round(1e6 * start), round(1e6 * end)))
+    events = []
+    for tid, (name, group) in enumerate(itertools.groupby(placed, lambda item: track(item[0])), 1):
+        about = {"pid": 1, "tid": tid}
+        events.append({"ph": "M", "name": "thread_name", **about, "args": {"name": name}})
+        for layer, within in itertools.groupby(group, lambda item: _layer(item[0])):
+            items = list(within)
+            if layer:
+                events.append(_slice(layer, name, items, {"layer": layer}, about))
+            for item in items:
+                what, args = _about(engine, item[0])
+                events.append(_slice(what, name, [item], args, about))
+    return {"traceEvents": events, "displayTimeUnit": "ms"}
+
+
+def _layer(call: Call | None) -> str:
+    found = _LAYER.match(call.where) if call else None
+    return found.group() if found else ""
+
+
+def _slice(
+    name: str, track: str, items: Sequence[Placed], args: dict[str, Any], about: dict[str, int]
+) -> dict[str, Any]:
+    """A complete event, from the first of some calls to the last; in microseconds."""
+    start, end = items[0][1], items[-1][2]
+    times = {"ts": start / 1e3, "dur": (end - start) / 1e3}
+    return {"ph": "X", "name": name, "cat": track, **times, **about, "args": args}
+
+
+def _about(engine: Engine, call: Call | None) -> tuple[str, dict[str, Any]]:
+    if call is None:
+        return ZEROING, {"bytes": engine.arrays["gradients"].nbytes}
+    op, rung = find(call.op).op, rung_of(engine.rungs, call)
+    return call.op, {
+        "where": call.where,
+        "rung": rung.label,
+        "shape": dict(call.dims),
+        "least bytes": op.least_bytes(call.dims, engine.real),
+        "FLOPs": op.flops(call.dims),
+    }

@@ -4,8 +4,6 @@ Every setting has a readable long flag; where llm.c has a short flag of the same
 too, so that a command line of llm.c's train_gpt2cu can be used as it stands.
 """
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import functools
@@ -15,7 +13,7 @@ from typing import Any
 
 from ladder.core.common.command_line import Parser
 from ladder.core.common.errors import LadderError
-from ladder.core.contract.dims import split_key
+from ladder.core.contract.op import split_key
 from trainer.flags import ByDevice, Flags
 
 

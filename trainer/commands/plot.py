@@ -4,8 +4,6 @@ A run is the folder of a run of this trainer or of llm.c, or a log in it. The ma
 llm.c's notebook draws (karpathy/llm.c, dev/vislog.ipynb).
 """
 
-from __future__ import annotations
-
 import os
 import statistics
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """`python -m trainer prepare NAME`: a data set or a benchmark as files of tokens."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

@@ -12,8 +12,6 @@ One more step runs call by call with NVTX ranges, h3.ln_1 and the like, for Nsig
     nsys profile --trace=cuda,nvtx python -m trainer profile --no-write
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Sequence
@@ -29,27 +27,7 @@ from ladder.core.contract.device import Device
 from ladder.core.contract.ladder import find
 from ladder.core.measure import energy, results
 from ladder.core.measure.roofline import COMPUTE_BOUND
-from trainer.commands import collective_timing, gpu_condition
-from trainer.commands.op_timing import (
-    add_joules,
-    empty_launch,
-    energy_in_words,
-    energy_of_step,
-    rows_of,
-    time_in_step,
-)
-from trainer.commands.step_timing import (
-    FOLDER,
-    announce,
-    data_in_words,
-    in_giga,
-    machine_of,
-    open_job,
-    parser_of,
-    roof_of,
-    write_result,
-)
-from trainer.commands.trace import trace_of
+from trainer.commands import collective_timing, gpu_condition, op_timing, step_timing
 from trainer.engine.engine import Engine
 from trainer.engine.memory import scratch_needed
 from trainer.engine.rung_map import key_for, rung_of
@@ -67,7 +45,7 @@ MOST_GAP = 0.01  # of the step, between it and the sum of its ops
 
 def main(argv: Sequence[str] = ()) -> int:
     """Measure, print, and write doc/results/training/<device>-profile-<job>.json and .svg."""
-    parser = parser_of(
+    parser = step_timing.parser_of(
         "profile", "Time and memory of a step by op.", "ranks", "zero", "overlap", "exchange"
     )
     parser.add_argument(
@@ -81,8 +59,8 @@ def main(argv: Sequence[str] = ()) -> int:
     flags = Flags(**options)
     if wants_supervisor(flags, os.environ):
         return supervise(["profile", *argv], flags.value("ranks"))
-    with join(flags, FOLDER) as group:
-        announce(write and group.leads)
+    with join(flags, step_timing.FOLDER) as group:
+        step_timing.announce(write and group.leads)
         profile, events = measure(flags, group, joules)
     if not group.leads:
         return 0
@@ -94,7 +72,7 @@ def main(argv: Sequence[str] = ()) -> int:
         screen.say(f"\nwritten to {trace}; open it in https://ui.perfetto.dev or chrome://tracing")
     if write:
         kind = "profile" if group.size == 1 else f"{group.size}-ranks"
-        write_result(kind, profile, profile, draw, screen)
+        step_timing.write_result(kind, profile, profile, draw, screen)
     return 0
 
 
@@ -102,25 +80,25 @@ def measure(
     flags: Flags, group: Group = ALONE, joules: bool = False
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """The content of the result file, as one rank measures it, and that of a trace."""
-    job = open_job(flags, "profile", group=group)
+    job = step_timing.open_job(flags, "profile", group=group)
     engine = job.engine()
     with job.device.sensors() as sensors:
         if group.size == 1:
-            timed = time_in_step(engine, job.config.steps, sensors.begin)
+            timed = op_timing.time_in_step(engine, job.config.steps, sensors.begin)
             step_ms, sensed = timed.step_ms, sensors.end()
         else:
             step_ms = collective_timing.time_steps(job, engine, group, 1, sensors.begin)
             sensed = sensors.end()
-            timed = time_in_step(engine)
-    ops = rows_of(engine, timed, roof := roof_of(job.device, job.config.real))
+            timed = op_timing.time_in_step(engine)
+    ops = op_timing.rows_of(engine, timed, roof := step_timing.roof_of(job.device, job.config.real))
     for row in ops:
         row["scratch_bytes"] = _scratch_bytes(engine, row["op"])
-    trace = trace_of(engine, timed.parts)
+    trace = op_timing.trace_of(engine, timed.parts)
     if joules:
         if group.leads:
             print(energy.forecast(job.device, len(ops)), file=sys.stderr)
-        add_joules(engine, ops)
-    spent = energy_of_step(engine, job.tokens)
+        op_timing.add_joules(engine, ops)
+    spent = op_timing.energy_of_step(engine, job.tokens)
     launches = sum(_launches(engine, call) for call in job.program.training_step)
     run_with_ranges(engine)
     exchanges = collective_timing.time_collectives(engine)
@@ -131,7 +109,7 @@ def measure(
     ops_ms = sum(row["ms"] for row in ops)
     exposed_ms = step_ms - max(compute_ms)
     profile = {
-        "machine": machine_of(job.device),
+        "machine": step_timing.machine_of(job.device),
         **job.description(),
         **results.of_step(engine.rungs),
         "step_ms": step_ms,
@@ -152,7 +130,7 @@ def measure(
         "launches": launches,
         "empty_launch_us": _empty_launch_us(job.device),
         "floor_ms": sum(row["floor_ms"] for row in ops),
-        **in_giga(roof),
+        **step_timing.in_giga(roof),
         "memory": memory,
         "ops": ops,
     }
@@ -186,7 +164,7 @@ def _launches(engine: Engine, call: Call) -> int:
 
 
 def _empty_launch_us(device: Device) -> float | None:
-    return 1e6 * empty_launch(device) if device.is_gpu else None
+    return 1e6 * op_timing.empty_launch(device) if device.is_gpu else None
 
 
 def run_with_ranges(engine: Engine) -> None:
@@ -218,7 +196,9 @@ def show(p: dict[str, Any], screen: Display) -> None:
     screen.say(f"{_title(p)}: {p['step_ms']:,.2f} ms, {p['tokens_per_second']:,.0f} tokens/s")
     for line in gpu_condition.lines(p):
         screen.say(line)
-    screen.say(f"{energy_in_words(p['machine']['name'], p)}\n{data_in_words(p)}")
+    screen.say(
+        f"{op_timing.energy_in_words(p['machine']['name'], p)}\n{step_timing.data_in_words(p)}"
+    )
     with_joules = all("joules" in row for row in p["ops"])
     rows = [
         (

@@ -3,8 +3,6 @@
 Tokens are drawn with a key-value cache (trainer/engine/generation.py).
 """
 
-from __future__ import annotations
-
 import sys
 import time
 from collections.abc import Collection, Sequence

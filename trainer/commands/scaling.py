@@ -14,8 +14,6 @@ runs at a higher clock than one at its power limit, so each also takes steps for
 is timed.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import sys
@@ -36,13 +34,7 @@ from trainer.commands.collective_timing import (
     time_steps,
     time_without_collectives,
 )
-from trainer.commands.step_timing import (
-    announce,
-    machine_of,
-    open_job,
-    parser_of,
-    write_result,
-)
+from trainer.commands.step_timing import announce, machine_of, open_job, parser_of, write_result
 from trainer.flags import Flags
 from trainer.plots.scaling import draw
 from trainer.ranks.group import Group

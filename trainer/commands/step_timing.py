@@ -25,8 +25,7 @@ import numpy as np
 from ladder.core.common import cache, files
 from ladder.core.common.command_line import Parser
 from ladder.core.common.errors import LadderError
-from ladder.core.contract.collectives import Communicator
-from ladder.core.contract.device import Device
+from ladder.core.contract.device import Communicator, Device
 from ladder.core.contract.rung_file import Rung
 from ladder.core.measure import results
 from ladder.core.measure.bench import commit, refuse_emulated

@@ -7,8 +7,6 @@ runs that are finished are not run again, and others go on from their checkpoint
 (-n).
 """
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import math

@@ -4,8 +4,6 @@ On a CPU, the matrix products of the step are also timed alone, in turn with the
 library computes them, so the difference is the time of the reference's own code.
 """
 
-from __future__ import annotations
-
 import resource
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -16,20 +14,8 @@ import numpy as np
 from ladder.core.common.errors import LadderError
 from ladder.core.common.files import read_json
 from ladder.core.measure import results
-from trainer.commands import gpu_condition
+from trainer.commands import gpu_condition, step_timing
 from trainer.commands.op_timing import energy_in_words, energy_of_step, rows_of, time_in_step
-from trainer.commands.step_timing import (
-    FOLDER,
-    announce,
-    data_in_words,
-    in_giga,
-    machine_of,
-    open_job,
-    parser_of,
-    roof_of,
-    time_steps,
-    write_json,
-)
 from trainer.engine.engine import Engine
 from trainer.flags import Flags
 from trainer.model.calls import Call
@@ -37,9 +23,9 @@ from trainer.model.calls import Call
 
 def main(argv: Sequence[str] = ()) -> int:
     """Measure, print, and write doc/results/training/<machine>.json."""
-    options = vars(parser_of("bench", "Time a training step.").parse_args(argv))
+    options = vars(step_timing.parser_of("bench", "Time a training step.").parse_args(argv))
     write = not options.pop("no_write")
-    announce(write)
+    step_timing.announce(write)
     machine, measurement = measure(Flags(**options))
     print(report(machine, measurement))
     if write:
@@ -49,13 +35,13 @@ def main(argv: Sequence[str] = ()) -> int:
 
 def measure(flags: Flags) -> tuple[dict[str, Any], dict[str, Any]]:
     """(machine, measurement) for the result file; times in milliseconds."""
-    job = open_job(flags, "bench")
+    job = step_timing.open_job(flags, "bench")
     device = job.device
     engine = job.engine()
     products = _numpy_products(engine) if device.runs_reference else None
     alone: list[float] = []
     with device.sensors() as sensors:
-        steps = time_steps(
+        steps = step_timing.time_steps(
             engine,
             job.config.steps,
             lambda: alone.append(1e3 * device.time(products)) if products else None,
@@ -63,7 +49,7 @@ def measure(flags: Flags) -> tuple[dict[str, Any], dict[str, Any]]:
         )
         sensed = sensors.end()
     peak_memory = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # Linux: in KiB
-    roof = roof_of(device, job.config.real)
+    roof = step_timing.roof_of(device, job.config.real)
     table = rows_of(engine, time_in_step(engine), roof)
     low, median, high = np.percentile(steps, (10, 50, 90))
     measurement = {
@@ -74,7 +60,7 @@ def measure(flags: Flags) -> tuple[dict[str, Any], dict[str, Any]]:
         "tokens_per_second": 1e3 * job.tokens / median,
         "gflops": job.flops / median / 1e6,
         "floor_ms": sum(row["floor_ms"] for row in table),
-        **in_giga(roof),
+        **step_timing.in_giga(roof),
         "device_bytes": sum(size for _, size in engine.memory_table()),
         "peak_memory_bytes": peak_memory,
         **gpu_condition.entry(sensed),
@@ -84,7 +70,7 @@ def measure(flags: Flags) -> tuple[dict[str, Any], dict[str, Any]]:
     if alone:
         measurement["products_ms"] = float(np.median(alone))
         measurement["ratio"] = median / measurement["products_ms"]
-    return machine_of(device), measurement
+    return step_timing.machine_of(device), measurement
 
 
 def _numpy_products(engine: Engine) -> Callable[[], None]:
@@ -134,7 +120,7 @@ def report(machine: dict[str, Any], m: dict[str, Any]) -> str:
     lines = [
         f"{m['model']} B={m['B']} T={m['T']} {m['dtype']} on {machine['name']}",
         f"{software}, Python {machine['python']}",
-        data_in_words(m),
+        step_timing.data_in_words(m),
         "",
         f"expected  {m['floor_ms']:10,.2f} ms   the floor of its ops: products at "
         f"{m['matrix_gflops']:,.0f} GFLOP/s, "
@@ -167,7 +153,9 @@ def report(machine: dict[str, Any], m: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def record(machine: dict[str, Any], measurement: dict[str, Any], folder: Path = FOLDER) -> Path:
+def record(
+    machine: dict[str, Any], measurement: dict[str, Any], folder: Path = step_timing.FOLDER
+) -> Path:
     """Write the measurement to the machine's file; it replaces an older one of the same job."""
     path = folder / f"{results.slug(machine['name'])}.json"
     job = (
@@ -181,5 +169,5 @@ def record(machine: dict[str, Any], measurement: dict[str, Any], folder: Path = 
             kept = [other for other in old if any(other.get(k) != measurement.get(k) for k in job)]
         except (KeyError, TypeError) as error:
             raise LadderError(f"{path} is not a results file ({error!r}); move it away") from None
-    write_json(path, {"machine": machine, "steps": [*kept, measurement]})
+    step_timing.write_json(path, {"machine": machine, "steps": [*kept, measurement]})
     return path

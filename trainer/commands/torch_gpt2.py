@@ -4,8 +4,6 @@ The weights stand in a dictionary under llm.c's names, those of the layers as li
 stacked, (L, ...). The module can be imported without PyTorch, and is of no use then.
 """
 
-from __future__ import annotations
-
 import itertools
 import time
 from collections.abc import Callable, Mapping, Sequence

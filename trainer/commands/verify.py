@@ -9,8 +9,6 @@ are those of llm.c's own tests: test_gpt2.c for float32, test_gpt2.cu for bfloat
 (https://github.com/karpathy/llm.c). They differ in the settings of AdamW, and so in the losses.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path

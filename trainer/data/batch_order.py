@@ -1,7 +1,5 @@
 """The order of shards and of the windows in each: by name, shuffled by a seed, or llm.c's."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -8,8 +8,6 @@ dev/data/hellaswag.py and mmlu.py do. The file is DATA/NAME/TOKENIZER_SPLIT.bin 
 (multiple_choice.py); for HellaSwag with GPT-2's tokens it is llm.c's hellaswag_val.bin.
 """
 
-from __future__ import annotations
-
 import csv
 import io
 import json

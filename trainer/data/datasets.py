@@ -12,8 +12,6 @@
 sets.py says how the files lie there.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import re
@@ -27,13 +25,7 @@ from ladder.core.common.files import read_text as read_file
 from trainer.data import download, tokenizers
 from trainer.data.download import DownloadError, data_directory
 from trainer.data.hub import documents
-from trainer.data.hub_texts import (
-    HUB_TEXTS,
-    Reader,
-    is_parquet,
-    prepare_hub_text,
-    prepare_parquet,
-)
+from trainer.data.hub_texts import HUB_TEXTS, Reader, is_parquet, prepare_hub_text, prepare_parquet
 from trainer.data.sets import Prepared, remove_others, use_or_make
 from trainer.data.token_files import TokenLoader, write_tokens
 from trainer.data.tokenizers import Tokenizer, get_tokenizer

@@ -10,8 +10,6 @@ so that an interrupted download leaves nothing behind. It cannot resume a downlo
 again.
 """
 
-from __future__ import annotations
-
 import os
 import stat
 import sys

@@ -5,8 +5,6 @@ names a mirror, as for the Hub's own library. Texts are Parquet files, which pya
 them lies in the data directory at a time, some 2 GB.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """Texts in Parquet files, the Hugging Face Hub's or one's own, as shards of tokens."""
 
-from __future__ import annotations
-
 import hashlib
 import itertools
 import os

@@ -8,8 +8,6 @@ Byte-level tokens are written as GPT-2's are, each byte as one visible character
 https://github.com/huggingface/tokenizers (tokenizers/src), and the files of openai-community/gpt2.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

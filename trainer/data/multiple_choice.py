@@ -8,8 +8,6 @@
 all little-endian (karpathy/llm.c, dev/data/data_common.py).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path

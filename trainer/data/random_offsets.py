@@ -1,8 +1,6 @@
 """Batches whose rows begin anywhere in the text, as nanoGPT's `get_batch` draws them
 (karpathy/nanoGPT, train.py)."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,14 +8,7 @@ from typing import Any
 import numpy as np
 
 from ladder.core.common.errors import LadderError
-from trainer.data.token_files import (
-    TokenLoader,
-    check_position,
-    check_vocabulary,
-    find_shards,
-    read_count,
-    read_rows,
-)
+from trainer.data import token_files
 
 
 class RandomOffsetLoader:
@@ -49,8 +40,8 @@ class RandomOffsetLoader:
         self.B, self.T, self.vocab = B, T, vocab
         self.seed = seed % 2**64
         self.rank, self.ranks = rank, ranks
-        self._paths = find_shards(pattern)
-        self._counts = [read_count(path) for path in self._paths]
+        self._paths = token_files.find_shards(pattern)
+        self._counts = [token_files.read_count(path) for path in self._paths]
         for path, count in zip(self._paths, self._counts, strict=True):
             if count < T + 1:
                 raise LadderError(
@@ -78,8 +69,8 @@ class RandomOffsetLoader:
             (here,) = np.nonzero(shards == shard)
             path, first = self._paths[shard], self._ends[shard] - (self._counts[shard] - self.T)
             starts = (offsets[here] - first).tolist()
-            rows[here] = found = read_rows(path, starts, self.T + 1)
-            check_vocabulary(path, starts, found, self.vocab)
+            rows[here] = found = token_files.read_rows(path, starts, self.T + 1)
+            token_files.check_vocabulary(path, starts, found, self.vocab)
         return rows[:, :-1], rows[:, 1:]
 
     def _offsets(self, batch: int) -> np.ndarray:
@@ -101,7 +92,7 @@ class RandomOffsetLoader:
 
         Raises LadderError if that loader read other files, or in another order.
         """
-        check_position(self._identity(), state)
+        token_files.check_position(self._identity(), state)
         batch = state.get("batch")
         if type(batch) is not int or batch < 0:
             raise LadderError(f"the checkpoint's data position is damaged: batch {batch}")
@@ -117,4 +108,4 @@ class RandomOffsetLoader:
         }
 
 
-Loader = TokenLoader | RandomOffsetLoader
+Loader = token_files.TokenLoader | RandomOffsetLoader

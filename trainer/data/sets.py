@@ -5,8 +5,6 @@ LABEL_prepared.json, which lists the files of the set. A set without it is incom
 again. The label is the tokenizer's name.
 """
 
-from __future__ import annotations
-
 import glob
 from collections.abc import Callable, Collection
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ After each whole shard, PLACE_progress.json says what is on the disk, which docu
 how many of its tokens are in the last shard.
 """
 
-from __future__ import annotations
-
 import itertools
 import multiprocessing
 import os

@@ -7,8 +7,6 @@ all little-endian (karpathy/llm.c, dev/data/data_common.py). A large data set is
 its shards. Of them only one batch is read at a time: a training set may be larger than the memory.
 """
 
-from __future__ import annotations
-
 import glob
 import io
 import os

@@ -1,7 +1,5 @@
 """What a run is trained and evaluated on, by its flags: token files, and batches from them."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """What `--debug-sync` and `--debug-nan` do after every call of a step."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

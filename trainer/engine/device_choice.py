@@ -1,7 +1,5 @@
 """The device that a run uses when none is named, and the type that it computes in."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 

@@ -18,10 +18,9 @@ import numpy as np
 
 from ladder.core.common.errors import DeviceFault, LadderError
 from ladder.core.contract.binding import bind
-from ladder.core.contract.collectives import Communicator
-from ladder.core.contract.device import Device
-from ladder.core.contract.dtypes import resolve_dtype
+from ladder.core.contract.device import Communicator, Device
 from ladder.core.contract.ladder import find
+from ladder.core.contract.op import resolve_dtype
 from ladder.core.contract.rung_file import Rung
 from trainer.engine import memory
 from trainer.engine.memory import Layout, padded

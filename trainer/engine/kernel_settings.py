@@ -4,8 +4,6 @@ They are resolved once from the flags and handed to `trainer.engine.kernels.choo
 receives what it returns: a program, and a rung for each of its ops.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 from collections.abc import Iterator, Mapping
@@ -15,8 +13,8 @@ from typing import Any, Literal
 from ladder.core.common.errors import LadderError
 from ladder.core.common.files import read_json
 from ladder.core.contract.device import Device
-from ladder.core.contract.dims import split_key
 from ladder.core.contract.ladder import find
+from ladder.core.contract.op import split_key
 from trainer.flags import FUSIONS, RUNG_SETS, DeviceChoice, Flags, Fusion
 from trainer.model.fusion import FOR_BFLOAT16
 

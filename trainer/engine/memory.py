@@ -1,7 +1,5 @@
 """The memory that a program needs and the memory available, before anything is allocated."""
 
-from __future__ import annotations
-
 import bisect
 import math
 import resource
@@ -14,9 +12,9 @@ import numpy as np
 
 from ladder.core.common.errors import LadderError
 from ladder.core.contract.device import ALIGNMENT, Device
-from ladder.core.contract.dtypes import resolve_dtype
 from ladder.core.contract.expressions import ceil_div
 from ladder.core.contract.ladder import find
+from ladder.core.contract.op import resolve_dtype
 from ladder.core.contract.rung_file import Rung
 from trainer.engine.rung_map import rung_of
 from trainer.model.calls import Call

@@ -1,7 +1,5 @@
 """Single passes of an engine: a batch in, a loss out; and the mean loss of a validation."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable
 from typing import TypeVar

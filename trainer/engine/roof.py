@@ -1,7 +1,5 @@
 """The roof: the measured rate of a matrix product, which the speed of a step is a share of."""
 
-from __future__ import annotations
-
 import functools
 import time
 

@@ -4,8 +4,6 @@ A run that goes on from a checkpoint keeps the rungs that it had, unless it is g
 rungs, or the same ones edited, do not give the same bits. A user's own kernel is named again.
 """
 
-from __future__ import annotations
-
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -20,26 +18,18 @@ from rich.progress import track
 
 from ladder.core.common.errors import LadderError
 from ladder.core.contract.device import Device
-from ladder.core.contract.dims import key_of
-from ladder.core.contract.identity import code_identity
+from ladder.core.contract.device_code import code_identity
 from ladder.core.contract.ladder import find, find_rung
+from ladder.core.contract.op import key_of
 from ladder.core.contract.rung_file import Rung
-from ladder.core.measure.compiling import compile_ahead
 from ladder.core.measure.pick import Choice as Picked
 from ladder.core.measure.pick import compiling_ahead, pick
+from ladder.core.measure.timing import compile_ahead
 from ladder.core.verify import sandbox
 from trainer.engine.kernel_settings import KernelSettings, naming_file
 from trainer.engine.rung_map import Shape, key_for, keys_of, names_any, op_of, rung_of, shape_of
+from trainer.model import fusion
 from trainer.model.calls import Call
-from trainer.model.fusion import (
-    DROPPED_JOIN,
-    DROPPED_JOIN_BACKWARD,
-    FUSIONS,
-    JOIN,
-    JOIN_BACKWARD,
-    makes,
-    takes,
-)
 
 # Rungs that once held the kernel of another one, too, for the shapes that they do not fit. Where
 # one is named for all shapes, it means that other one there. By op and id: the other's id, and the
@@ -208,14 +198,17 @@ def _refuse_unused(key: str, which: str, calls: Sequence[Call]) -> None:
         there = sorted({key_of(op, call.dims) for call in calls if call.op == op})
         raise LadderError(f"{typed}: no call has this shape; there are {', '.join(there)}")
     # Only the forward pass is left unfused where the backward pass computes layernorms again.
-    dropped = DROPPED_JOIN_BACKWARD.fused[0]
-    behind = {JOIN.fused[0]: {JOIN_BACKWARD.fused[0], dropped}, DROPPED_JOIN.fused[0]: {dropped}}
-    if op in behind and behind[op] & used and JOIN.first[0] in used:
+    dropped = fusion.DROPPED_JOIN_BACKWARD.fused[0]
+    behind = {
+        fusion.JOIN.fused[0]: {fusion.JOIN_BACKWARD.fused[0], dropped},
+        fusion.DROPPED_JOIN.fused[0]: {dropped},
+    }
+    if op in behind and behind[op] & used and fusion.JOIN.first[0] in used:
         raise LadderError(
             f"{typed}: -r 2 computes layernorms again, by layernorm.forward, so the forward pass "
             "does not fuse them; choose -r 0 or -r 1, or leave this --rung out"
         )
-    fused = [name for name in FUSIONS if op in takes(name) | makes(name)]
+    fused = [name for name in fusion.FUSIONS if op in fusion.takes(name) | fusion.makes(name)]
     remedy = f", and --fuse decides about {fused[0]}" if fused else ""
     raise LadderError(
         f"{typed}: this model does not use {op}; it uses {', '.join(sorted(used))}{remedy}"

@@ -6,13 +6,11 @@ A key is an op, or an op and some dimensions with their sizes. Of the keys that 
 one with the most dimensions decides. `--rung`, rungs.json and checkpoints have the same keys.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import TypeVar
 
-from ladder.core.contract.dims import Dims, key_of, split_key
+from ladder.core.contract.op import Dims, key_of, split_key
 from ladder.core.contract.rung_file import Rung
 from trainer.model.calls import Call
 

@@ -4,8 +4,6 @@ Both behave as in llm.c (llmc/schedulers.h, llmc/outlier_detector.h), so that it
 over.
 """
 
-from __future__ import annotations
-
 import math
 from collections import deque
 from collections.abc import Callable, Mapping

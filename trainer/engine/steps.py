@@ -8,8 +8,6 @@ The device's own clock measures a step: from the end of the previous step to its
 its own start if the device did something else in between.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -20,11 +18,39 @@ import numpy as np
 from ladder.core.common.errors import LadderError
 from reference import adamw
 from trainer.engine.engine import Engine
-from trainer.engine.loss_scale import LossScale
 from trainer.engine.passes import mean_loss
 from trainer.engine.schedule import OutlierDetector, rate_of
 from trainer.flags import TrainConfig
 from trainer.ranks.group import ALONE, Group
+
+START = 2.0**16
+GROWTH_INTERVAL = 2000  # steps without overflow after which a larger scale is tried
+
+
+class LossScale:
+    """`value` is the scale of the next step."""
+
+    def __init__(self) -> None:
+        self.value = START
+        self.good_steps = 0  # since the scale has changed
+
+    def update(self, overflow: bool) -> None:
+        """Adjust the scale after a step. If its gradient overflowed, the update must be skipped."""
+        if overflow:
+            self.value /= 2
+            self.good_steps = 0
+            return
+        self.good_steps += 1
+        if self.good_steps == GROWTH_INTERVAL:
+            self.value *= 2
+            self.good_steps = 0
+
+    def state(self) -> dict[str, Any]:
+        return {"value": self.value, "good_steps": self.good_steps}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self.value, self.good_steps = state["value"], state["good_steps"]
+
 
 NOT_FINITE = "loss or gradient is not finite"
 

@@ -4,8 +4,6 @@ runs/gpt2-tinyshakespeare/model             weights in float32, configuration, t
 runs/gpt2-tinyshakespeare/model.previous    that of the run before in this folder
 """
 
-from __future__ import annotations
-
 import math
 import shutil
 from collections.abc import Callable

@@ -11,8 +11,6 @@ little-endian. Layouts: https://github.com/karpathy/llm.c, train_gpt2.py (`write
     tokenizer  vocab_size, id of the end-of-text token; then per token its length (1 byte) and bytes
 """
 
-from __future__ import annotations
-
 import functools
 import io
 import math

@@ -8,8 +8,6 @@
 so is the `main.log` of llm.c itself (llmc/logger.h).
 """
 
-from __future__ import annotations
-
 import json
 import math
 import os

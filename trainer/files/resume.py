@@ -1,8 +1,6 @@
 """What a run resumes from: the newest checkpoint in its folder, if it belongs to the same run; and
 the tensors that it puts there."""
 
-from __future__ import annotations
-
 import functools
 import math
 import os

@@ -11,8 +11,6 @@ copies, besides the 2 GB of training. `write_tensors` holds one tensor at a time
 header last, into space that it left free.
 """
 
-from __future__ import annotations
-
 import hashlib
 import io
 import json

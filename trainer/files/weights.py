@@ -1,7 +1,5 @@
 """Where a model's first weights come from: the models that `-e` names, files, and runs."""
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass

@@ -20,8 +20,6 @@ Their buffers besides those of the forward pass, for B texts and P = the model's
     starts     (B)            zeros: where prefill begins to fill the cache
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Collection, Iterable, Mapping
 

@@ -7,8 +7,6 @@ residual_layernorm.forward. What a fused op computes is what the two computed; h
 the way may differ.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 

@@ -7,8 +7,6 @@ starts with the same deviation. Its optimizer is PyTorch's AdamW as it comes, wh
 tensor decay.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import ClassVar
 

@@ -4,8 +4,6 @@ A model's class derives from `ModelConfig`, and registry.py names it. No other f
 knows a model's tensors by name.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Mapping

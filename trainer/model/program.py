@@ -6,8 +6,6 @@ each call to a rung. Where fusions are asked for, one op replaces two when the l
 (fusion.py).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace

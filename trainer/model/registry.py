@@ -1,8 +1,6 @@
 """The models that the trainer knows: another one is a file beside gpt2.py, and a line in each of
 these two tables."""
 
-from __future__ import annotations
-
 from trainer.model.gpt2 import SIZES as GPT2_SIZES
 from trainer.model.gpt2 import GPT2Config
 from trainer.model.lecture_gpt import SIZES as LECTURE_SIZES

@@ -13,8 +13,6 @@ The sum is a reduce-scatter where ranks share the update. Where each updates all
 an all-reduce, a rank's share is the whole bucket, and nothing is gathered.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Mapping, Sequence
@@ -32,14 +30,7 @@ from trainer.model.calls import (
     op_calls,
 )
 from trainer.model.model_config import ModelConfig
-from trainer.model.sharding import (
-    LEAST_GATHERED,
-    Bucket,
-    Sharding,
-    Slice,
-    Vector,
-    share_of,
-)
+from trainer.model.sharding import LEAST_GATHERED, Bucket, Sharding, Slice, Vector, share_of
 
 # Streams of random words: a model's dropouts count from 0, the rounding of weights from here, in
 # the order of the model's parameters.

@@ -11,8 +11,6 @@ answer with a stored one: an op that is named as slow is swapped and the step co
 that is named as wrong goes to the reference, and the gradients are compared again.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -23,10 +21,8 @@ import numpy as np
 
 from ladder.core.common.errors import LadderError
 from ladder.core.common.files import read_json
-from ladder.core.contract.dims import Dims
-from ladder.core.contract.dtypes import DTYPES
 from ladder.core.contract.ladder import find
-from ladder.core.contract.op import Op
+from ladder.core.contract.op import DTYPES, Dims, Op
 from ladder.core.contract.rung_file import Rung
 from ladder.core.emulator.report import SECTOR
 from ladder.core.measure import results

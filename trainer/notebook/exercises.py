@@ -1,7 +1,5 @@
 """The checkers of the exercises on the whole model: the order of a backward pass, and the floor."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -9,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from ladder.core.contract.ladder import find
-from ladder.core.device.cpu import Cpu
+from ladder.core.device.open import Cpu
 from ladder.core.measure.roofline import Roof
 from ladder.core.show import progress
 from trainer.engine.engine import Engine

@@ -9,8 +9,6 @@
 Nothing that it shows of measurements is typed: it is read from doc/results.
 """
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Mapping
 from typing import Any
@@ -19,8 +17,8 @@ import numpy as np
 from IPython.display import Markdown, display
 
 from ladder.core.common.files import read_json
-from ladder.core.contract.dtypes import DTYPES
 from ladder.core.contract.ladder import find
+from ladder.core.contract.op import DTYPES
 from ladder.core.device.open import default_gpu
 from ladder.core.measure import results
 from ladder.core.show.notebook import draw

@@ -3,8 +3,6 @@
 The notebook shows a kernel once the reader has found its op.
 """
 
-from __future__ import annotations
-
 from ladder.core.contract.ladder import find
 
 COLUMNS = r"""// matmul backward_bias: a sum for each column

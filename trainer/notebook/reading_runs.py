@@ -1,7 +1,5 @@
 """What notebook 14 calls: runs drawn over each other, a sweep of small ones, and its exercises."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any

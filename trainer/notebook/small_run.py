@@ -1,7 +1,5 @@
 """A run of the trainer to play with: a small GPT-2 on letters, taken step by step in a notebook."""
 
-from __future__ import annotations
-
 import os
 import warnings
 from collections.abc import Collection, Mapping
@@ -10,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from ladder.core.common.errors import LadderError
-from ladder.core.contract.dtypes import REAL
 from ladder.core.contract.ladder import find
+from ladder.core.contract.op import REAL
 from ladder.core.show.notebook import rung_of
 from ladder.core.show.pages import ROOT
 from trainer.data import download

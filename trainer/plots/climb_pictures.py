@@ -1,7 +1,5 @@
 """Drawings for a climb: what was predicted, what memory is asked for, which gradients are wrong."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Drawings of the losses of runs."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Drawings of number formats: their range, and how they round small updates."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 

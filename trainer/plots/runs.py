@@ -1,7 +1,5 @@
 """A drawing of several runs over each other: a panel for each thing that their logs hold."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

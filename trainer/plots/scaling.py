@@ -1,7 +1,5 @@
 """A drawing of how training scales with the number of GPUs."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from matplotlib.figure import Figure

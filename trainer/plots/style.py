@@ -1,7 +1,5 @@
 """Colours, figures and files that all drawings of the trainer share."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

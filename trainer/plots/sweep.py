@@ -1,7 +1,5 @@
 """A drawing of a sweep: the loss of every run against the value of a flag."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 

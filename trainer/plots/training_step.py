@@ -3,8 +3,6 @@
 Each function draws the numbers that it is given; trainer/notebook/helpers.py reads them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,8 +11,8 @@ import numpy as np
 from matplotlib import colormaps
 from matplotlib.figure import Figure
 
-from ladder.core.contract.dims import Dims
 from ladder.core.contract.ladder import find
+from ladder.core.contract.op import Dims
 from ladder.core.measure.roofline import COMPUTE_BOUND
 from trainer.plots.style import BESIDE, BLUE, GREEN, GREY, ORANGE, figure_of
 

@@ -8,8 +8,6 @@ ranks run the same program in lockstep. What one of them must know of another go
 are written once, by `exchange`; so a run asks its group, and has no case for being alone.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 from collections.abc import Callable, Iterator, Sequence
@@ -19,8 +17,7 @@ from typing import Any
 import numpy as np
 
 from ladder.core.common.errors import LadderError
-from ladder.core.contract.collectives import Communicator
-from ladder.core.contract.device import Device
+from ladder.core.contract.device import Communicator, Device
 from trainer.ranks.meeting import Member, Table
 from trainer.ranks.watch import Watch
 
@@ -200,7 +197,7 @@ class Ranks(Group):
 
 
 class HostSums:
-    """A `ladder.core.contract.collectives.Communicator` for arrays of the host: sums over ranks, in
+    """A `ladder.core.contract.device.Communicator` for arrays of the host: sums over ranks, in
     their order, on rank 0."""
 
     name = "the host"

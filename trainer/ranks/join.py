@@ -1,7 +1,5 @@
 """A process joins its group at the start of a run, and leaves it at the end."""
 
-from __future__ import annotations
-
 import atexit
 import contextlib
 import dataclasses

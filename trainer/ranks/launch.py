@@ -10,8 +10,6 @@
 The programs of MPI start the processes, and carry no data between them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`python -m trainer --ranks N`: starts N processes on this machine, and sees to their end."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import signal

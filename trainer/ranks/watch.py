@@ -13,8 +13,6 @@ these wait for them, on the host or inside a GPU's kernel. Where none of the for
 too long, all end.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

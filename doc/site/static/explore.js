@@ -11,7 +11,7 @@ function make(tag, attributes = {}, ...children) {
   return element;
 }
 
-/** Gives a cell the colour of lane i, as ladder/core/show/pictures/palette.py has it: neighbours differ. */
+/** Gives a cell the colour of lane i, as ladder/core/show/pictures/drawing.py has it: neighbours differ. */
 function paint(cell, i) {
   const hue = (306 * i) / 32, lightness = [0.62, 0.78][i % 2];
   const channel = (k) => {  // of red, green and blue: 0, 8 and 4 (CSS Color 4, "HSL to RGB")

@@ -9,8 +9,6 @@ name is asked for; every message says by which flag. A file of device code alone
 names differ, stays as it is, under a header whose `Args` says which is which.
 """
 
-from __future__ import annotations
-
 import difflib
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -26,10 +24,9 @@ from ladder.core.adopt.matching import BLOCK_NAMES, match
 from ladder.core.adopt.real_types import RealNames, is_template_parameter, plain
 from ladder.core.adopt.writing import OURS, Contents, Wrapper, kind_of, write
 from ladder.core.common.errors import LadderError
-from ladder.core.contract.dtypes import REAL
 from ladder.core.contract.expressions import parse as parse_header
 from ladder.core.contract.launch_plan import LaunchLines
-from ladder.core.contract.op import Op
+from ladder.core.contract.op import REAL, Op
 
 BLOCK = 256  # threads, where the launcher leaves them to its caller
 _SMS = "MULTIPROCESSORS"

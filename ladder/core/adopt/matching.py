@@ -1,7 +1,5 @@
 """Which argument of the op an argument of somebody else's kernel is, by its name."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 

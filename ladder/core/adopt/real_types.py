@@ -1,7 +1,5 @@
 """Which real types a kernel of somebody else serves, by the types of its parameters."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,8 +7,7 @@ from dataclasses import dataclass
 from ladder.core.adopt.cpp import WORD
 from ladder.core.adopt.declarations import Declaration, Parameter, SourceFile
 from ladder.core.common.errors import LadderError
-from ladder.core.contract.dtypes import REAL
-from ladder.core.contract.op import Arg
+from ladder.core.contract.op import REAL, Arg
 
 KINDS = {  # by their names in C++, as the build's macros REAL_... have them
     "float": "FLOAT32",

@@ -7,8 +7,6 @@ CuPy's arrays, and PyTorch's on a GPU, are worked on in the current stream of Cu
 NumPy's, and PyTorch's on the CPU, are worked on by the emulator; with rung 0 by the reference.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 import re
@@ -20,10 +18,9 @@ import numpy as np
 
 from ladder.core.common.errors import LadderError
 from ladder.core.contract.binding import Binder, Run, binder
-from ladder.core.contract.dtypes import DTYPES, REAL
-from ladder.core.contract.identity import code_identity
+from ladder.core.contract.device_code import code_identity
 from ladder.core.contract.ladder import find, find_rung
-from ladder.core.contract.op import Arg, Op
+from ladder.core.contract.op import DTYPES, REAL, Arg, Op
 from ladder.core.contract.peers import address
 from ladder.core.device.open import default_device, open_device
 from ladder.core.verify import sandbox
@@ -119,7 +116,7 @@ class Loaded:
 
     def _admit(self, place: Place) -> None:
         device = device_at(place.gpu)
-        if self.rung.library and self.rung.id not in device.libraries.ids:
+        if self.rung.library and self.rung.id not in device.library_rungs:
             raise LadderError(f"{self.op.name} {self.rung.label} is not on {device.name}")
         if self.rung.is_own_file:
             code = code_identity(self.rung, exact=True)

@@ -11,8 +11,6 @@ Tensors that the contract calls real are computed with in the narrowest type amo
 parameters beside bfloat16 activations are cast, and get float32 gradients.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -23,8 +21,8 @@ from torch import Tensor
 
 from ladder.core.call.arrays import ALIGNED, Loaded, as_rows, dims_of
 from ladder.core.common.errors import LadderError
-from ladder.core.contract.dtypes import DTYPES, REAL, resolve_dtype
-from ladder.core.contract.identity import code_identity
+from ladder.core.contract.device_code import code_identity
+from ladder.core.contract.op import DTYPES, REAL, resolve_dtype
 
 LIBRARY = torch.library.Library("ladder", "FRAGMENT")
 NUMPY = {getattr(torch, name): dtype for name, dtype in DTYPES.items()}

@@ -1,7 +1,5 @@
 """A kernel that you already have: `adopt` makes a rung of it."""
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 from pathlib import Path

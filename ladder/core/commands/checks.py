@@ -1,7 +1,5 @@
 """What holds: `check` rungs against the reference, `lint` their text; `doctor` on this machine."""
 
-from __future__ import annotations
-
 import argparse
 import math
 import os
@@ -21,15 +19,13 @@ from ladder.core.commands.options import (
 )
 from ladder.core.common.errors import LadderError
 from ladder.core.contract.device import Device
-from ladder.core.contract.dims import Dims
-from ladder.core.contract.dtypes import DTYPES
 from ladder.core.contract.ladder import Ladder
+from ladder.core.contract.op import DTYPES, Dims
 from ladder.core.contract.rung_file import Rung
-from ladder.core.device import inventory
-from ladder.core.device.open import open_device
+from ladder.core.device.open import device_findings, open_device
 from ladder.core.emulator.coverage import Spot
 from ladder.core.emulator.emulated import Emulated
-from ladder.core.measure.compiling import compile_ahead
+from ladder.core.measure.timing import compile_ahead
 from ladder.core.show import lint
 from ladder.core.verify import check, sandbox
 
@@ -212,7 +208,7 @@ def lint_files(options: argparse.Namespace) -> int:
 
 def examine_machine(options: argparse.Namespace) -> int:
     """What this machine has for compiling and running kernels."""
-    found = inventory.findings()
+    found = device_findings()
     width = max(len(finding.what) for finding in found)
     for finding in found:
         print(f"{finding.what:{width}}  {finding.found}")

@@ -1,7 +1,5 @@
 """What is made from the rest: `docs` renews the pages, `notebooks` runs the notebooks."""
 
-from __future__ import annotations
-
 import argparse
 
 from ladder.core.commands.options import Commands

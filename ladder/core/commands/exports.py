@@ -1,7 +1,5 @@
 """`export` writes a rung as a program of its own, and prints the command that builds it."""
 
-from __future__ import annotations
-
 import argparse
 import functools
 import shlex
@@ -17,7 +15,7 @@ from ladder.core.commands.options import (
 )
 from ladder.core.common.errors import LadderError
 from ladder.core.common.files import atomic_write
-from ladder.core.contract.dtypes import DTYPES
+from ladder.core.contract.op import DTYPES
 from ladder.core.device.cuda import compiler
 from ladder.core.show import export
 

@@ -1,7 +1,5 @@
 """Rungs as machine code, without a GPU: `compile` all of them, look at one with `sass` or `isa`."""
 
-from __future__ import annotations
-
 import argparse
 import functools
 import math
@@ -28,13 +26,13 @@ from ladder.core.commands.options import (
 )
 from ladder.core.common import machine_code
 from ladder.core.common.errors import CompileError, LadderError
-from ladder.core.contract.dtypes import DTYPES
 from ladder.core.contract.ladder import Ladder, ladders
 from ladder.core.contract.launch_plan import Launch, LaunchPlan
+from ladder.core.contract.op import DTYPES
 from ladder.core.contract.rung_file import Rung
 from ladder.core.contract.target import Target
-from ladder.core.device import architectures
 from ladder.core.device.cuda import compiler, occupancy, sass
+from ladder.core.device.open import compile_for, typical_target
 
 Takes = TypeVar("Takes")  # what a kernel takes of an SM, or of a compute unit
 
@@ -99,7 +97,7 @@ def _plans(
     if options.shape:
         shapes = [shape_of(ladder, options)]
     for dtype in options.dtype or ladder.op.reals:
-        target = architectures.typical_target(arch, DTYPES[dtype])
+        target = typical_target(arch, DTYPES[dtype])
         if rung.claims(target):
             plans = (rung.plan(dims, target) for dims in shapes)
             if plan := next((plan for plan in plans if plan.refusal is None), None):
@@ -109,7 +107,7 @@ def _plans(
 def _trouble(rung: Rung, target: Target, plan: LaunchPlan) -> str:
     """Why a rung is no good machine code; "" where it is."""
     try:
-        made = architectures.compile_for(rung, plan.constants, target)
+        made = compile_for(rung, plan.constants, target)
     except CompileError as error:
         return str(error)
     if lacking := {launch.kernel for launch in plan.launches} - set(made.kernels):

@@ -1,7 +1,5 @@
 """What the commands share: how they are added, and the options of a call (device, dtype, shape)."""
 
-from __future__ import annotations
-
 import argparse
 import os
 from collections.abc import Callable
@@ -11,9 +9,8 @@ from rich.console import Console
 
 from ladder.core.common.command_line import Parser
 from ladder.core.common.errors import LadderError
-from ladder.core.contract.dims import Dims, format_dims
-from ladder.core.contract.dtypes import DTYPES, REALS, SHORT
 from ladder.core.contract.ladder import Ladder, find, find_rung, ladders
+from ladder.core.contract.op import DTYPES, REALS, SHORT, Dims, format_dims
 from ladder.core.contract.rung_file import Rung
 from ladder.core.contract.target import Target
 from ladder.core.device.open import default_device

@@ -1,7 +1,5 @@
 """What there is to read: `list` the ladders, `show` a rung, `diff` two of them."""
 
-from __future__ import annotations
-
 import argparse
 
 from rich.markup import escape

@@ -1,7 +1,5 @@
 """How fast: `bench` times rungs, `pick` finds the fastest for a shape, `latency` times loads."""
 
-from __future__ import annotations
-
 import argparse
 import re
 from collections.abc import Sequence
@@ -9,8 +7,8 @@ from collections.abc import Sequence
 from ladder.core.commands.options import OP_HELP, Commands, add_device_options, matching, shape_of
 from ladder.core.common.errors import LadderError
 from ladder.core.contract.device import Device
-from ladder.core.contract.dims import format_dims
 from ladder.core.contract.ladder import Ladder, find, find_rung, ladders
+from ladder.core.contract.op import format_dims
 from ladder.core.contract.rung_file import Rung
 from ladder.core.device.open import default_device, open_device
 from ladder.core.measure import bench, latency, pick, pick_cache, results

@@ -1,7 +1,5 @@
 """What a rung does: `trace` counts its memory accesses, `ncu` says how to profile it."""
 
-from __future__ import annotations
-
 import argparse
 import functools
 from pathlib import Path
@@ -16,7 +14,7 @@ from ladder.core.commands.options import (
     shape_of,
 )
 from ladder.core.common.errors import LadderError
-from ladder.core.contract.dims import format_dims
+from ladder.core.contract.op import format_dims
 from ladder.core.device.cuda import compiler
 from ladder.core.emulator.emulated import Emulated
 from ladder.core.show import machine, ncu, source_code, trace

@@ -5,8 +5,6 @@ The directory is $KERNEL_LADDER_CACHE, else $XDG_CACHE_HOME/kernel-ladder, else
 what others could write there would run as that user.
 """
 
-from __future__ import annotations
-
 import errno
 import hashlib
 import json

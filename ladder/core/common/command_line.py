@@ -1,7 +1,5 @@
 """What all command lines share: a wrong flag, or a file that cannot be used, is one line."""
 
-from __future__ import annotations
-
 import argparse
 import difflib
 import errno
@@ -11,7 +9,7 @@ import os
 import re
 import sys
 import typing
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from ladder.core.common.errors import LadderError
@@ -48,6 +46,31 @@ class Parser(argparse.ArgumentParser):
             flag = unknown[0] if unknown[0].isprintable() else repr(unknown[0])
             self.error(f"there is no flag {flag}{hint}")
         return parsed, unknown
+
+
+def run(main: Callable[[Sequence[str]], int], words: Sequence[str], name: str = "error") -> int:
+    """`main`, with a user's error as one plain line, behind `name`, and status 2, and Ctrl-C as
+    status 130."""
+    replace_unprintable()
+    try:
+        return main(words)
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # the reader of our output, such as `head`, has left
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except LadderError as error:
+        what = str(error)
+    except ModuleNotFoundError as error:
+        what = describe_missing_package(error)
+    except (OSError, RuntimeError) as error:
+        what = describe_system_error(error)
+    except MemoryError as error:  # not covered by the estimate made before the start
+        why = f" ({error})" if str(error) else ""
+        what = f"out of memory{why}; choose a smaller batch, sequence or model"
+    print(f"{name}: {what}", file=sys.stderr)
+    return 2
 
 
 def did_you_mean(typed: str, known: Iterable[str]) -> str:

@@ -6,8 +6,6 @@ is read goes through `open_regular`, `read_bytes`, `read_text` or `read_json`. N
 into memory: where another process cuts a mapped file short, reading it ends this one with SIGBUS.
 """
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import io

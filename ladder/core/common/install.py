@@ -1,11 +1,11 @@
-"""How this program was installed, and the command that installs a package for its Python."""
-
-from __future__ import annotations
+"""How this program was installed, the command that installs a package for its Python, and what a
+report on this machine says of one."""
 
 import os
 import sys
 import tempfile
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 # What stands before the name of a module: "kernel_ladder." in an installed wheel (hatch_build.py).
@@ -34,3 +34,13 @@ def pip(words: str) -> str:
 def install(extra: str) -> str:
     """The command that installs what an extra of pyproject.toml names, such as "compile"."""
     return pip(f"install 'kernel-ladder[{extra}]'" if ROOT else f"install -e '.[{extra}]'")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A line of `python -m ladder doctor` or `python -m trainer doctor`: one thing that was looked
+    for. `remedy` says what to do where it is missing or unusable."""
+
+    what: str
+    found: str
+    remedy: str | None = None

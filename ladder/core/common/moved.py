@@ -1,7 +1,5 @@
 """Modules that have moved are still imported by the names that they had in version 0.1."""
 
-from __future__ import annotations
-
 import importlib
 import sys
 import warnings

@@ -6,8 +6,6 @@
 Everything that can be refused is refused here, before the first launch.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -17,10 +15,8 @@ import numpy as np
 from ladder.core.common.errors import LadderError
 from ladder.core.contract import signature
 from ladder.core.contract.device import Device, Kernel
-from ladder.core.contract.dims import Dims
-from ladder.core.contract.dtypes import resolve_dtype
 from ladder.core.contract.launch_plan import FLAG, Launch, LaunchPlan
-from ladder.core.contract.op import Op
+from ladder.core.contract.op import Dims, Op, resolve_dtype
 from ladder.core.contract.peers import FirstRank, Peers
 from ladder.core.contract.rung_file import Rung
 

@@ -7,24 +7,25 @@ hip        an AMD GPU through CuPy
 isa        NumPy arrays, and an AMD GPU's machine code, interpreted (ladder/core/amd/isa)
 
 What depends on the kind of device asks the device for one of its capabilities (`is_gpu`,
-`runs_kernels`, `libraries`, ...), so that another kind is one folder in ladder/core/device and one
+`runs_kernels`, `l2_bytes`, ...), so that another kind is one folder in ladder/core/device and one
 line in ladder/core/device/open.py. `kind` only labels records: nothing is decided by it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence, Set
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 
 from ladder.core.common.errors import LadderError
-from ladder.core.contract.collectives import Processes
 from ladder.core.contract.launch_plan import Launch
-from ladder.core.contract.libraries import Libraries
+from ladder.core.contract.libraries import GroupSum, LinearLayer, MatrixProduct
 from ladder.core.contract.rung_file import Rung
-from ladder.core.contract.sensors import Sensors
 from ladder.core.contract.target import Target
 
 NO_LINK = (
@@ -40,119 +41,146 @@ class Kernel(Protocol):
     def __call__(self, launch: Launch, args: tuple[Any, ...]) -> None: ...
 
 
-class Device(Protocol):
-    """What check, bench, picker and trainer know of a machine."""
+@dataclass(frozen=True)
+class Reading:
+    """What a GPU's sensors said while something was timed: medians of the samples; None: the GPU
+    does not tell.
 
-    # ---- what it is, and what it can do ----
+    slowed      what held the clock down, and in which share of the samples; empty: nothing did
+    mean_watts  by the energy counter: what was used between two of its changes, and their distance
+    """
 
-    def __hash__(self) -> int:
-        """What belongs to a device, such as a kernel, is kept by it in a cache."""
+    samples: int
+    sm_mhz: float | None = None  # clock of the SMs
+    watts: float | None = None
+    limit_watts: float | None = None
+    celsius: float | None = None
+    slowed: dict[str, float] | None = None
+    mean_watts: float | None = None
 
-    @property
-    def name(self) -> str:
-        """For messages: "cpu", "emulated", "NVIDIA H200"."""
 
-    @property
-    def kind(self) -> str:
-        """What `--device` calls it, without a number: "cpu", "emulated", "cuda", "hip", "isa"."""
+class Sensors:
+    """Of a device with no sensors, or none that can be asked.
 
-    @property
-    def is_gpu(self) -> bool:
-        """Whether it runs kernels at the speed of a GPU: large shapes and exact timings are worth
-        their while, and PyTorch can be measured beside it."""
+    with device.sensors() as sensors:
+        ...                         # warm-up
+        sensors.begin()
+        ...                         # what is timed
+        reading = sensors.end()
+    """
 
-    @property
-    def runs_reference(self) -> bool:
-        """Whether its arrays are NumPy's, so that it runs rung 0 of every ladder."""
+    counts_energy = False
 
-    @property
-    def runs_kernels(self) -> bool:
-        """Whether it compiles and launches `.cu` files."""
+    def __enter__(self) -> Sensors:
+        return self
 
-    @property
-    def measurable(self) -> bool:
-        """Whether the time that work takes on it says how fast that work is; the emulator's does
-        not."""
+    def __exit__(self, *error: object) -> None:
+        pass
 
-    @property
-    def asynchronous(self) -> bool:
-        """Whether submitted work goes on beside the host."""
+    def begin(self) -> None:
+        """Only samples after this count."""
 
-    @property
-    def marks_in_graphs(self) -> bool:
-        """Whether a `mark` within `capture` notes the time of each replay."""
+    def end(self) -> Reading | None:
+        """What the samples since `begin` say; None where there are none."""
+        return None
 
-    @property
-    def bfloat16(self) -> bool:
-        """Whether it multiplies matrices of bfloat16 in hardware."""
 
-    @property
-    def libraries(self) -> Libraries:
-        """The vendor's libraries on it."""
+class Communicator(Protocol):
+    """What the processes of a group do together with the arrays of their devices: every one of them
+    calls the same methods in the same order, each with an array of its own of the same size.
 
-    @property
-    def l2_bytes(self) -> int:
-        """The size of the cache that all its processors share; 0 where it plays no part."""
+    Each array is cut into as many equal shares as there are ranks. Everything happens in place, in
+    order with the device's other work, and can be recorded into a graph. Several arrays go as one
+    exchange.
 
-    def memory(self) -> tuple[int, int] | None:
-        """Bytes that can still be allocated, and bytes in all; None where it is the host's."""
-
-    def condition(self) -> str | None:
-        """Its clock, power and temperature at this moment, in words; None where it does not tell.
-        It takes a tenth of a second, and does not wait for submitted work."""
-
-    def sensors(self) -> Sensors:
-        """Its clock, power and temperature over a time, of which the samples are taken beside the
-        work."""
-
-    def description(self) -> Mapping[str, str | int]:
-        """What belongs to a measurement: the GPU, and the versions of what drives it. Empty where
-        there is nothing to tell but the host."""
-
-    # ---- other devices ----
+    name  what does it, for messages: "NCCL", "P2P"
+    """
 
     @property
-    def group_size(self) -> int:
-        """How many devices it is: 1, or those of a group, which share out the ranks of an op."""
+    def name(self) -> str: ...
 
-    def owners(self, rows: int) -> Sequence[Device]:
-        """Of a group of devices: that in whose memory each row of an array (rows, ...) is. Empty
-        for a single device. Raises LadderError where the rows cannot be shared out."""
+    def all_reduce(self, *arrays: Any) -> None:
+        """The arrays (float32) become their sum over all ranks."""
 
-    def link_bandwidth(self) -> float:
-        """Bytes per second that each device of a group receives from another by a plain copy, while
-        it sends as many. Raises LadderError for a single device, which has no link to measure."""
+    def reduce_scatter(self, *arrays: Any) -> None:
+        """On rank r, share r (float32) becomes the sum over all ranks; the rest is undefined."""
+
+    def all_gather(self, *arrays: Any) -> None:
+        """Share r becomes on every rank what it is on rank r."""
+
+    def close(self) -> None:
+        """Leave the group, once all submitted work is done. Graphs that recorded an exchange must
+        be gone before."""
+
+
+class Processes(Protocol):
+    """How the device of this process and those of others become a group."""
+
+    def new_group(self) -> bytes:
+        """The name of a new group of processes, which one of them makes and all hand to
+        `join_group`."""
+
+    def join_group(self, name: bytes, rank: int, size: int) -> Communicator:
+        """Join a group as rank `rank` of `size`, each on a device of its own, through the vendor's
+        library (NCCL). Waits until all have. Raises LadderError where that is not possible."""
+
+    def join_p2p(
+        self,
+        exchange: Callable[[str, bytes], Sequence[bytes]],
+        rank: int,
+        size: int,
+        beside: bool,
+    ) -> Communicator:
+        """The same for the processes of one machine, by kernels that load and store in the memory
+        of each other's devices. `exchange` hands bytes to all ranks and returns those of each, and
+        is called with the same name by all; `beside`: arrays are exchanged while the device does
+        other work. Raises LadderError, on all ranks, where one cannot reach another."""
+
+
+class Device(ABC):
+    """What check, bench, picker and trainer know of a machine. What a subclass does not say itself
+    is that of NumPy's arrays in the memory of the host, and of work that is done at once.
+
+    name         for messages: "cpu", "emulated", "NVIDIA H200"
+    kind         what `--device` calls it, without a number: "cpu", "emulated", "cuda", "hip", "isa"
+    is_gpu       it runs kernels at the speed of a GPU: large shapes and exact timings are worth
+                 their while, and PyTorch can be measured beside it
+    runs_reference   its arrays are NumPy's, so that it runs rung 0 of every ladder
+    runs_kernels     it compiles and launches `.cu` files
+    measurable       the time that work takes on it says how fast that work is; the emulator's does
+                     not
+    asynchronous     submitted work goes on beside the host
+    marks_in_graphs  a `mark` within `capture` notes the time of each replay
+    bfloat16     it multiplies matrices of bfloat16 in hardware
+    library_rungs    the ids of those that the vendor's libraries here can run: {"cublas", ...}
+    group_size   how many devices it is: 1, or those of a group, which share out the ranks of an op
+    l2_bytes     the size of the cache that all its processors share; 0 where it plays no part
+    """
+
+    name: str
+    kind: str
+    runs_kernels: bool
+    measurable: bool
+    is_gpu = False
+    runs_reference = True
+    asynchronous = False
+    marks_in_graphs = False
+    bfloat16 = False
+    library_rungs: Set[str] = frozenset()
+    group_size = 1
+    l2_bytes = 0
 
     @property
     def processes(self) -> Processes | None:
         """How it exchanges arrays with the devices of other processes; None where the arrays are
         the host's, and the host exchanges them, and for a group."""
+        return None
 
-    # ---- arrays, kernels and time ----
-
+    @abstractmethod
     def target(self, real: np.dtype) -> Target:
         """What rungs may ask about this device in a run of that real type."""
 
-    def empty(self, shape: tuple[int, ...], dtype: np.dtype) -> Any:
-        """An uninitialised array, aligned to 256 bytes."""
-
-    def upload(self, array: Any, host: np.ndarray) -> None:
-        """Copy `host` into `array` (same shape), converting the dtype; may be asynchronous."""
-
-    def zero(self, array: Any) -> None:
-        """Set every element to 0, in order with all other work."""
-
-    def download(self, array: Any) -> np.ndarray:
-        """A copy of `array` on the host, after all work submitted so far."""
-
-    def fetch(self, array: Any) -> Callable[[], np.ndarray]:
-        """Submit a copy to the host. The result waits for it, and returns `array` as it was when
-        the work submitted before was done, whatever has been submitted since."""
-
-    def copy(self, target: Any, source: Any) -> None:
-        """Copy one array of the device into another of the same shape and dtype, in order with
-        all other work."""
-
+    @abstractmethod
     def tensor_map(self, array: Any, box: tuple[int, int], tf32: bool = False) -> np.void:
         """What a kernel takes as `TensorMap` (include/hopper.cuh), to copy tiles of an array.
 
@@ -161,18 +189,97 @@ class Device(Protocol):
         Raises LadderError where the device has no TMA.
         """
 
+    @abstractmethod
     def compile(
         self, rung: Rung, defines: Mapping[str, int], real: np.dtype
     ) -> Mapping[str, Kernel]:
         """The kernels of a rung file by name; cached. A compile error names the file's line."""
 
+    @abstractmethod
     def compile_ahead(self, rung: Rung, defines: Mapping[str, int], real: np.dtype) -> object:
         """Compile into the cache what `compile` will load; several threads may do so at once."""
 
-    def synchronize(self) -> None:
+    # ---- the vendor's libraries: None where there is none. Each is made when it is first asked for
+    # ---- (not while a graph records); LadderError where it does not load ----
+
+    def matrix_product(self, tf32: bool = False) -> MatrixProduct | None:
+        """The product of two matrices (cuBLAS); `tf32`: float32 is multiplied as TF32."""
+        return None
+
+    def linear_layer(self, tf32: bool = False) -> LinearLayer | None:
+        """A linear layer in one kernel (cuBLASLt)."""
+        return None
+
+    def group_sum(self) -> GroupSum | None:
+        """Of a group of devices, an all-reduce (NCCL)."""
+        return None
+
+    # ---- its state ----
+
+    def memory(self) -> tuple[int, int] | None:
+        """Bytes that can still be allocated, and bytes in all; None where it is the host's."""
+        return None
+
+    def condition(self) -> str | None:
+        """Its clock, power and temperature at this moment, in words; None where it does not tell.
+        It takes a tenth of a second, and does not wait for submitted work."""
+        return None
+
+    def sensors(self) -> Sensors:
+        """Its clock, power and temperature over a time, of which the samples are taken beside the
+        work."""
+        return Sensors()
+
+    def description(self) -> Mapping[str, str | int]:
+        """What belongs to a measurement: the GPU, and the versions of what drives it. Empty where
+        there is nothing to tell but the host."""
+        return {}
+
+    # ---- other devices ----
+
+    def owners(self, rows: int) -> Sequence[Device]:
+        """Of a group of devices: that in whose memory each row of an array (rows, ...) is. Empty
+        for a single device. Raises LadderError where the rows cannot be shared out."""
+        return ()
+
+    def link_bandwidth(self) -> float:
+        """Bytes per second that each device of a group receives from another by a plain copy, while
+        it sends as many. Raises LadderError for a single device, which has no link to measure."""
+        raise LadderError(NO_LINK)
+
+    # ---- arrays and time ----
+
+    def empty(self, shape: tuple[int, ...], dtype: np.dtype) -> Any:
+        """An uninitialised array, aligned to 256 bytes."""
+        return aligned_empty(shape, dtype)
+
+    def upload(self, array: Any, host: np.ndarray) -> None:
+        """Copy `host` into `array` (same shape), converting the dtype; may be asynchronous."""
+        np.copyto(array, host, casting="unsafe")
+
+    def zero(self, array: Any) -> None:
+        """Set every element to 0, in order with all other work."""
+        array.fill(0)
+
+    def download(self, array: Any) -> np.ndarray:
+        """A copy of `array` on the host, after all work submitted so far."""
+        return np.array(array)
+
+    def fetch(self, array: Any) -> Callable[[], np.ndarray]:
+        """Submit a copy to the host. The result waits for it, and returns `array` as it was when
+        the work submitted before was done, whatever has been submitted since."""
+        copy = self.download(array)
+        return lambda: copy
+
+    def copy(self, target: Any, source: Any) -> None:
+        """Copy one array of the device into another of the same shape and dtype, in order with
+        all other work."""
+        np.copyto(target, source)
+
+    def synchronize(self) -> None:  # noqa: B027
         """Wait for all submitted work; an error inside a kernel surfaces here."""
 
-    def free_unused(self) -> None:
+    def free_unused(self) -> None:  # noqa: B027
         """Give memory that no array needs any more back to the system, for other libraries."""
 
     def fork(self, work: Callable[[], None], urgent: bool = False, behind: Any = None) -> Any:
@@ -185,24 +292,48 @@ class Device(Protocol):
 
         Returns a note of the work's end, for `join`.
         """
+        work()
 
-    def join(self, end: Any) -> None:
+    def join(self, end: Any) -> None:  # noqa: B027
         """All that is submitted from here on waits for the fork that `end` is of."""
 
     def mark(self) -> Any:
         """Submit a note of the time, in order with all other work; for `seconds`."""
+        return time.perf_counter()
 
     def seconds(self, start: Any, end: Any) -> float:
         """Seconds on the device between two marks, once it has passed both."""
+        elapsed: float = end - start
+        return elapsed
 
     def time(self, work: Callable[[], None]) -> float:
         """Seconds that `work` takes on the device."""
+        start = self.mark()
+        work()
+        return self.seconds(start, self.mark())
 
     def capture(self, work: Callable[[], None]) -> Callable[[], None]:
         """Record the launches of `work` once; the result replays them with one call."""
+        return work
 
     def annotate(self, name: str) -> AbstractContextManager[Any]:
         """A range in which a profiler shows the work that is submitted, under that name."""
+        return nullcontext()
+
+
+def aligned_empty(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    """np.empty whose data starts at a multiple of 256 bytes; LadderError where memory is short."""
+    dtype = np.dtype(dtype)
+    size = int(np.prod(shape)) * dtype.itemsize
+    try:
+        raw = np.empty(size + ALIGNMENT, np.uint8)
+    except MemoryError:
+        raise LadderError(
+            f"this process is out of memory: {size / 2**20:,.0f} MiB more are needed; take a "
+            "smaller batch, or raise its limit (ulimit -v)"
+        ) from None
+    start = -raw.ctypes.data % ALIGNMENT
+    return raw[start : start + size].view(dtype).reshape(shape)
 
 
 def refuse_tile(array: Any, box: tuple[int, int]) -> None:

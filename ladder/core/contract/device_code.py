@@ -5,18 +5,32 @@
 Comments are left out, and so are the emulator's branches (`#ifdef KERNEL_LADDER_EMULATOR`) and the
 declarations of headers that the rung does not use, directly or through others. So this text changes
 only with what a compiler for GPUs makes something of. It is for comparison, not for compiling.
+
+`code_identity` is one name that changes when what runs changes: results, the pick cache,
+checkpoints, pages and compiled kernels compare it to notice an edit. It is made of that text, the
+lines of the rung's header that say how it is launched, and the tile heuristics that these name. So
+neither a comment, nor a helper in a header that the rung does not use, makes a result old. A
+compiler's output does depend on comments, since machine code carries line numbers; the CUDA
+compiler's cache asks for `exact=True`. (The emulator's cache is named by the one text that it
+compiles, which holds all of these files.)
 """
 
-from __future__ import annotations
-
+import ast
 import functools
+import inspect
+import io
 import os
 import re
+import sys
+import textwrap
+import tokenize
 from pathlib import Path
 
+from ladder.core.common import cache
 from ladder.core.common.files import read_bytes
+from ladder.core.contract.expressions import Function
 from ladder.core.contract.ladder import PACKAGE
-from ladder.core.contract.rung_file import MOST_BYTES
+from ladder.core.contract.rung_file import MOST_BYTES, Rung
 
 INCLUDE = PACKAGE / "include"
 _COMMENT_OR_STRING = re.compile(
@@ -25,6 +39,7 @@ _COMMENT_OR_STRING = re.compile(
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _BRANCH = re.compile(r"#\s*(if|ifdef|ifndef|elif|else|endif)\b(.*)")
 _EMULATOR = "KERNEL_LADDER_EMULATOR"
+LAUNCH_KEYS = ("args", "define", "launch", "scratch", "tiles", "prefetch")
 
 
 def device_code(source: str, folder: Path) -> str:
@@ -150,3 +165,61 @@ def _names(declaration: str) -> frozenset[str]:
     if "operator" not in text and (head := re.match(r"[^=;({\[]*?(\w+)\s*[=;({\[]", text)):
         return frozenset({head[1]})
     return frozenset()
+
+
+# ---- its identity -------------------------------------------------------------------------------
+
+
+def code_identity(rung: Rung, exact: bool = False) -> str:
+    """The identity of a rung's code, 16 hexadecimal digits; "" for the NumPy reference.
+
+    exact  comments and blanks count too
+
+    A rung that is a Python function (a library's) is identified by its id and that function.
+    The version of the library is part of the device's description.
+    """
+    if rung.path is not None:
+        folder = rung.path.parent
+        texts = [device_code(rung.source, folder)]
+        if exact:
+            headers = included(rung.source, folder).values()
+            texts = [rung.source, *(header.decode("utf-8", "replace") for header in headers)]
+        launch = [line for key in LAUNCH_KEYS for line in rung.header.get(key, ())]
+        heuristics = [_heuristic(function) for function in rung.lines.heuristics.values()]
+        return cache.digest(
+            *texts,
+            *(" ".join(line.split()) for line in launch),
+            *heuristics,
+        )[:16]
+    if rung.run is None:
+        return ""
+    function = rung.run.func if isinstance(rung.run, functools.partial) else rung.run
+    return cache.digest(rung.id, _python_code(inspect.getsource(function)))[:16]
+
+
+def _heuristic(function: Function) -> str:
+    """A tile heuristic's code, and the constants of its module, which it may use."""
+    module = vars(sys.modules[function.__module__])
+    constants = {name: value for name, value in module.items() if name.isupper()}
+    return _python_code(inspect.getsource(function)) + repr(sorted(constants.items()))
+
+
+def _python_code(text: str) -> str:
+    """A Python function without comments, docstring, blank lines, and blanks at line ends."""
+    text = textwrap.dedent(text)
+    lines = text.splitlines()
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type == tokenize.COMMENT:
+            row, column = token.start
+            lines[row - 1] = lines[row - 1][:column]
+    (function,) = ast.parse(text).body
+    assert isinstance(function, ast.FunctionDef)
+    if ast.get_docstring(function) is not None:
+        docstring = function.body[0]
+        for row in range(docstring.lineno, (docstring.end_lineno or 0) + 1):
+            lines[row - 1] = ""
+    return _without_blanks("\n".join(lines))
+
+
+def _without_blanks(text: str) -> str:
+    return "\n".join(line for line in map(str.rstrip, text.splitlines()) if line)

@@ -8,23 +8,26 @@ but for `and` and `or`, which give True or False.
     parse("min(N, 4) * warp").evaluate({"N": 100, "warp": 32})    128
 """
 
-from __future__ import annotations
-
 import ast
 import difflib
 import functools
+import importlib
 import operator
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeVar
 
 from ladder.core.common.errors import LadderError
+from ladder.core.common.install import ROOT
 
 Value = int | str | tuple["Value", ...]
 Names = Mapping[str, Value]
 Function = Callable[..., int | tuple[int, ...]]
+_T = TypeVar("_T", bound=Function)
 
+_LAYERS = Path(__file__).parents[2]  # their folder
 MOST_CHARACTERS = 500
 MOST_DEPTH = 30  # of nodes within nodes
 MOST = 2**63  # integers stay below it, and above its negative
@@ -242,3 +245,34 @@ def _bounded(value: int) -> int:
     if not -MOST < value < MOST:
         raise ExpressionError("a number is larger than 2**63")
     return value
+
+
+# ---- tile heuristics: where one line of a header is not enough ----------------------------------
+
+
+def tiling(function: _T) -> _T:
+    """Marks a function of a layer's `tiles.py` that headers may name, and no other.
+
+        // Define: TILE_COLUMNS = matmul.tiles.tile_columns(HIGH, OC, multiprocessors, 256, 192)
+
+    It takes whole numbers and returns one, or a tuple of them for as many names.
+    """
+    function.__dict__["is_tiling"] = True
+    return function
+
+
+def find_tiling(name: str) -> Function:
+    """The function that a header calls `layer.tiles.function`. Raises ExpressionError."""
+    found = re.fullmatch(r"([a-z_]+)\.tiles\.(\w+)", name)
+    if found is None or not (_LAYERS / found[1] / "tiles.py").is_file():
+        raise ExpressionError(
+            f"there is no function {name}, only {', '.join(FUNCTIONS)} and a layer's tile "
+            "heuristics, such as matmul.tiles.tile_columns"
+        )
+    module = vars(importlib.import_module(f"{ROOT}ladder.{found[1]}.tiles"))
+    known = [key for key, value in module.items() if getattr(value, "is_tiling", False)]
+    if found[2] not in known:
+        near = difflib.get_close_matches(found[2], known, n=1) or known
+        raise ExpressionError(f"there is no function {name}; {found[1]}.tiles has {near[0]}")
+    function: Function = module[found[2]]
+    return function

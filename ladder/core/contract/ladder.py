@@ -1,7 +1,5 @@
 """A ladder: one op and the rungs that compute it, found in the folder of its layer."""
 
-from __future__ import annotations
-
 import difflib
 import functools
 import importlib
@@ -52,7 +50,7 @@ class Ladder:
         def fits(rung: Rung) -> bool:
             if rung.is_reference:
                 return device.runs_reference
-            return rung.id in device.libraries.ids if rung.library else device.runs_kernels
+            return rung.id in device.library_rungs if rung.library else device.runs_kernels
 
         return tuple(rung for rung in self.rungs if fits(rung))
 

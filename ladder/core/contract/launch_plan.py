@@ -16,10 +16,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ladder.core.common.errors import LadderError
-from ladder.core.contract import tilings
-from ladder.core.contract.dims import Dims
-from ladder.core.contract.dtypes import REALS
-from ladder.core.contract.expressions import Expression, Value, parse
+from ladder.core.contract.expressions import Expression, Function, Value, find_tiling, parse
+from ladder.core.contract.op import REALS, Dims
 from ladder.core.contract.target import Target
 
 FLAG = "flag"  # a uint32 of Scratch that is 0 before the first call, and kept from call to call
@@ -170,7 +168,7 @@ class LaunchLines:
         return {name for expression in expressions for name in expression.names}
 
     @property
-    def heuristics(self) -> dict[str, tilings.Tiling]:
+    def heuristics(self) -> dict[str, Function]:
         """The tile heuristics that Define names, by their names there."""
         return {
             name: function
@@ -235,7 +233,7 @@ def entries(lines: tuple[str, ...]) -> list[str]:
 def _definition(entry: str) -> _Definition:
     found = _match(_DEFINE, entry, "Define must read 'NAME = expression; NAME = expression'")
     names = tuple(name.strip() for name in found[1].split(","))
-    return _Definition(names, parse(found[2].strip(), tilings.find))
+    return _Definition(names, parse(found[2].strip(), find_tiling))
 
 
 def _launch(line: str) -> _LaunchLine:

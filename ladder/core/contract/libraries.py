@@ -1,8 +1,5 @@
 """What a vendor's libraries compute on a device: matrix products, linear layers, an all-reduce."""
 
-from __future__ import annotations
-
-from collections.abc import Set
 from typing import Any, Protocol
 
 import numpy as np
@@ -52,27 +49,3 @@ class GroupSum(Protocol):
 
     def __call__(self, out: Any, inp: Any) -> None:
         """Every row of out (R, N) = the sum over the rows of inp (R, N), a row on each device."""
-
-
-class Libraries:
-    """The libraries of a device; this class, of one that has none.
-
-    ids  the library rungs that it can run: {"cublas", "cublas-tf32", ...}
-
-    Each is made when it is first asked for, which is not possible while a graph records. Raises
-    LadderError where the library does not load.
-    """
-
-    ids: Set[str] = frozenset()
-
-    def matrix_product(self, tf32: bool = False) -> MatrixProduct | None:
-        """The product of two matrices (cuBLAS); `tf32`: float32 is multiplied as TF32."""
-        return None
-
-    def linear_layer(self, tf32: bool = False) -> LinearLayer | None:
-        """A linear layer in one kernel (cuBLASLt)."""
-        return None
-
-    def group_sum(self) -> GroupSum | None:
-        """Of a group of devices, an all-reduce (NCCL)."""
-        return None

@@ -7,22 +7,73 @@
 A layer's `ops.py` declares its contracts. The rungs of `layernorm.forward` are the files
 `ladder/layernorm/forward/1_….cu`, `2_….cu`, …: to add a rung, add one file. Nothing anywhere names
 a rung: tests, bench, docs, picker and trainer iterate over `ladders()`.
-"""
 
-from __future__ import annotations
+A call of an op has Dims, the size of every dimension, and a number type: `real` in a contract or a
+kernel stands for one of DTYPES.
+"""
 
 import functools
 import inspect
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
+import ml_dtypes
 import numpy as np
 
-from ladder.core.contract.dims import Dims
-from ladder.core.contract.dtypes import REAL, REALS, resolve_dtype
+from ladder.core.common.errors import LadderError
 from ladder.core.contract.expressions import evaluate_whole, parse
+
+Dims = Mapping[str, int]  # the size of every dimension of a call: {"N": 256, "C": 768}
+
+
+def format_dims(dims: Dims) -> str:
+    """`N=4 C=768`, as messages and tables show a shape."""
+    return " ".join(f"{name}={size}" for name, size in dims.items())
+
+
+def key_of(op: str, dims: Dims) -> str:
+    """`matmul.forward@C:768,OC:2304`: an op's calls that have these dimensions, whatever the others
+    are; without dimensions `matmul.forward`, all of them."""
+    shape = ",".join(f"{name}:{size}" for name, size in dims.items())
+    return f"{op}@{shape}" if shape else op
+
+
+def split_key(key: str) -> tuple[str, dict[str, int]]:
+    """The op and the dimensions of a `key_of`. Raises LadderError where it is none."""
+    op, at, shape = key.partition("@")
+    if at and not re.fullmatch(r"[A-Za-z]+:[0-9]{1,18}(,[A-Za-z]+:[0-9]{1,18})*", shape):
+        raise LadderError(f"{key!r} names no shape; write dimensions, as in {op}@C:768,OC:2304")
+    pairs = (pair.split(":") for pair in shape.split(",") if pair)
+    return op, {name: int(size) for name, size in pairs}
+
+
+REAL = "real"  # stands for the run's dtype: a key of DTYPES (float64 in reference checks only)
+REALS = ("float32", "float16", "bfloat16")  # those that kernels have
+SHORT = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}  # as people write them
+DTYPES = {
+    "float64": np.dtype(np.float64),
+    "float32": np.dtype(np.float32),
+    "float16": np.dtype(np.float16),
+    "bfloat16": np.dtype(ml_dtypes.bfloat16),
+}
+
+
+def resolve_dtype(declared: str, real: np.dtype) -> np.dtype:
+    """The NumPy dtype of an argument declared as `declared` in a run whose real type is `real`.
+
+    "real" becomes `real`. "float32" (statistics, losses, weight gradients) stays float32 when
+    `real` is a narrower type, and widens to float64 when the whole run is in float64.
+    """
+    real = np.dtype(real)
+    if declared == REAL:
+        return real
+    if declared == "float32" and real == np.float64:
+        return real
+    return np.dtype(declared)
+
 
 MakeInputs = Callable[[Dims, np.random.Generator], dict[str, np.ndarray]]
 
@@ -129,8 +180,8 @@ class OnGpu(NamedTuple):
 class Op:
     """A contract that every rung of one ladder fulfils.
 
-    A kernel takes the buffers in the order of `args`, then `dims` as `int`, then `first_rank` if
-    there are ranks, then `scalars`, then the rung's own scratch buffers. It is named after the op:
+    A kernel takes what it names of the buffers in `args`, the dimensions as `int`, `first_rank` if
+    there are ranks, `scalars`, and the rung's own scratch buffers. It is named after the op:
     `layernorm_forward`.
 
     reference    NumPy function of the same arrays in the same order, then scalars as keywords;
@@ -152,8 +203,8 @@ class Op:
                  reference gives for one of them
     fits         conditions between dimensions, "C % NH == 0" or "T <= P": other shapes have no
                  meaning
-    shapes       small and awkward shapes, in order; the checker runs them, and others that it
-                 derives from a rung (ladder/core/verify/shapes.py)
+    shapes       small and awkward shapes, in order, each with all dimensions; the checker runs
+                 them, and others that it derives from a rung (ladder/core/verify/shapes.py)
     also         shapes at which it runs every rung besides, because no rung's header tells that
                  they matter
     also_with    {tile heuristic: shape} at which it runs only the rungs whose header names that
@@ -167,7 +218,6 @@ class Op:
     name: str
     summary: str
     args: tuple[Arg, ...]
-    dims: tuple[str, ...]
     reference: Callable[..., None]
     flops: Callable[[Dims], int]
     shapes: tuple[Dims, ...]
@@ -183,6 +233,11 @@ class Op:
     also: tuple[Dims, ...] = ()
     also_with: Mapping[str, OnGpu] = field(default_factory=dict)
     cases: Mapping[str, Case] = field(default_factory=dict)
+
+    @property
+    def dims(self) -> tuple[str, ...]:
+        """Its dimensions, in their order."""
+        return tuple(self.shapes[0])
 
     @property
     def layer(self) -> str:

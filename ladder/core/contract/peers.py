@@ -7,8 +7,6 @@ in the memory of another GPU. A launch has the ranks along y: block (x, y) belon
 each launch of its own begins with another `first_rank`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple

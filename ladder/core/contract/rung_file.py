@@ -24,7 +24,7 @@ repository (`--rung layernorm.forward=mine.cu`) is a rung like any other. A key 
 after `//`; a line that continues the one above it is indented further. There are no other keys than
 KEYS; doc/rung_files.md says what each means, and which names an expression may use;
 expressions.py, what an expression may be. A choice of tile sizes that takes more than a line or two
-is a function (tilings.py), which may return several constants:
+is a function (`tiling`), which may return several constants:
 `ROWS, PARTS = matmul.tiles.split_tiles(N, C, multiprocessors)`.
 """
 
@@ -41,8 +41,8 @@ from pathlib import Path
 
 from ladder.core.common.errors import LadderError
 from ladder.core.common.files import read_text
-from ladder.core.contract.dims import Dims
 from ladder.core.contract.launch_plan import LaunchLines, LaunchPlan, entries
+from ladder.core.contract.op import Dims
 from ladder.core.contract.target import Target
 
 KEYS = (  # in the order in which they stand

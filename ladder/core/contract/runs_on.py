@@ -4,11 +4,9 @@ The words follow from the conditions of the `Needs` line on architecture and typ
 on one GPU of every generation. Conditions on the shape do not count. The emulator runs every rung.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
-from ladder.core.contract.dtypes import DTYPES, SHORT
+from ladder.core.contract.op import DTYPES, SHORT
 from ladder.core.contract.rung_file import Rung
 from ladder.core.contract.target import Target
 

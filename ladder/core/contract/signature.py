@@ -5,8 +5,6 @@ wrong places. So the parameters are read from the source, where `Args` of the he
 them, and compared with the contract before the first launch.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """What a rung may ask about the device that it is launched on."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

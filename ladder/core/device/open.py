@@ -1,24 +1,33 @@
-"""From the name of a device to the device.
+"""From the name of a device to the device, from that of an architecture to machine code for it, and
+what this machine has for compiling and running kernels.
 
 Another kind of GPU is a folder beside ladder/core/device/cuda, and one entry of `GPUS`.
 """
 
-from __future__ import annotations
-
-from collections.abc import Callable, Sequence
+import shlex
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
+
+from ladder.core.amd.hip import compiler as hip_compiler
 from ladder.core.amd.hip import gpu as hip
 from ladder.core.amd.hip import installation as hip_installation
 from ladder.core.amd.isa.gpu import ARCHITECTURES, Isa
+from ladder.core.common import cache
 from ladder.core.common.errors import LadderError
-from ladder.core.common.finding import Finding
-from ladder.core.contract.device import Device
-from ladder.core.device.cpu import Cpu
+from ladder.core.common.install import Finding
+from ladder.core.contract.device import Device, Kernel
+from ladder.core.contract.rung_file import Rung
+from ladder.core.contract.target import Target
+from ladder.core.device.cuda import compiler as cuda_compiler
 from ladder.core.device.cuda import gpu as cuda
 from ladder.core.device.cuda import group as cuda_group
 from ladder.core.device.cuda import installation as cuda_installation
 from ladder.core.emulator.emulated import Emulated
+from ladder.core.emulator.toolchain import find_compiler
 
 
 class GpuKind(NamedTuple):
@@ -63,6 +72,30 @@ GPUS = {
 }
 
 
+class Cpu(Device):
+    """The machine's processor with NumPy: it runs rung 0 of every ladder."""
+
+    name = "cpu"
+    kind = "cpu"
+    runs_kernels = False
+    measurable = True
+
+    def target(self, real: np.dtype) -> Target:
+        return Target("cpu", 32, 1, 0, np.dtype(real))
+
+    def tensor_map(self, array: np.ndarray, box: tuple[int, int], tf32: bool = False) -> np.void:
+        raise LadderError("device cpu has no tiles to copy; it runs the NumPy reference only")
+
+    def compile(self, rung: Rung, defines: Mapping[str, int], real: np.dtype) -> dict[str, Kernel]:
+        raise LadderError(
+            "device cpu runs the NumPy reference only (rung 0); "
+            "--device emulated runs kernels on the CPU, --device cuda on a GPU"
+        )
+
+    def compile_ahead(self, rung: Rung, defines: Mapping[str, int], real: np.dtype) -> None:
+        """Only what a GPU runs is compiled ahead."""
+
+
 def default_gpu() -> str | None:
     """The name of the first kind of GPU that this machine has a driver for: "cuda", or None."""
     return next((name for name, kind in GPUS.items() if kind.has_driver()), None)
@@ -102,3 +135,71 @@ def open_device(name: str) -> Device:
     raise LadderError(
         f"no device is named {name!r}; there are cpu, emulated, {interpreted} and {', '.join(GPUS)}"
     )
+
+
+def device_findings() -> list[Finding]:
+    """What is looked at for compiling and running kernels, in the order of a report."""
+    of_gpus = [finding for kind in GPUS.values() for finding in kind.findings()]
+    return [cache_directory(), cpp_compiler(), *of_gpus]
+
+
+def cache_directory() -> Finding:
+    """Where compiled kernels are kept; a file is written to see that it can be."""
+    folder = cache.directory()
+    existing = next(path for path in (folder, *folder.parents) if path.exists())
+    try:
+        with tempfile.TemporaryFile(dir=existing):
+            return Finding("kernel cache", str(folder))
+    except OSError as error:
+        remedy = f"set {cache.VARIABLE} to a folder that can be written"
+        return Finding("kernel cache", f"{folder}: {error.strerror}", remedy)
+
+
+def cpp_compiler() -> Finding:
+    """What the emulator builds kernels with."""
+    try:
+        compiler = find_compiler()
+    except LadderError as error:
+        what, _, remedy = str(error).rpartition("; ")
+        return Finding("C++ compiler", what, f"--device emulated needs one: {remedy}")
+    command = "ziglang" if "ziglang" in compiler.command else shlex.join(compiler.command)
+    return Finding("C++ compiler", f"{command}: {compiler.version.splitlines()[0]}")
+
+
+# ---- machine code of an architecture by its name: "sm_90a" of NVIDIA, "gfx942" of AMD ----------
+
+
+class Compiled(NamedTuple):
+    """What a compiler made of a rung file.
+
+    path     a cubin, or a code object
+    kernels  by name, for each of them what it spills: bytes on NVIDIA's, registers on AMD's
+    warned   whether the compiler warned
+    """
+
+    path: Path
+    kernels: Mapping[str, int]
+    warned: bool
+
+
+def typical_target(name: str, real: np.dtype) -> Target:
+    """A device to compile for without having it. Raises LadderError for an unknown name."""
+    if name.startswith("gfx"):
+        return hip_compiler.typical_target(name, real)
+    try:
+        return cuda_compiler.typical_target(name, real)
+    except LadderError as error:
+        raise LadderError(f"{error}, {', '.join(hip_compiler.TYPICAL)}") from None
+
+
+def compile_for(rung: Rung, constants: Mapping[str, int], target: Target) -> Compiled:
+    """The rung's machine code, from the cache or compiled now. Raises CompileError."""
+    if target.arch.startswith("gfx"):
+        path = hip_compiler.compile_code_object(
+            rung, constants, target.real, target.arch, target.warp
+        )
+        spills = {name: takes.spill for name, takes in hip_compiler.resources(path).items()}
+        return Compiled(path, spills, "warning:" in hip_compiler.compile_log(path))
+    path = cuda_compiler.compile_cubin(rung, constants, target.real, target.arch)
+    spills = {name: takes.spill for name, takes in cuda_compiler.resources(path).items()}
+    return Compiled(path, spills, "warning" in cuda_compiler.compile_log(path))

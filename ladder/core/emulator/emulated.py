@@ -27,10 +27,9 @@ from typing import Any, Literal
 import numpy as np
 
 from ladder.core.common.errors import CompileError, LadderError
-from ladder.core.contract.device import refuse_tile
-from ladder.core.contract.dtypes import REALS
-from ladder.core.contract.host_arrays import HostArrays
-from ladder.core.contract.identity import code_identity
+from ladder.core.contract.device import Device, refuse_tile
+from ladder.core.contract.device_code import code_identity
+from ladder.core.contract.op import REALS
 from ladder.core.contract.rung_file import Rung
 from ladder.core.contract.signature import with_c_linkage
 from ladder.core.contract.target import Target
@@ -69,7 +68,7 @@ TENSOR_MAP = np.dtype(  # TileMap in runtime/scheduler.h, in 128 bytes
 )
 
 
-class Emulated(HostArrays):
+class Emulated(Device):
     """An emulated GPU.
 
     warp        threads in a warp: 32, or 64 as on some AMD GPUs
@@ -108,35 +107,26 @@ class Emulated(HostArrays):
         workers = 1 if count_branches else workers or len(os.sched_getaffinity(0))
         self._counts_branches = count_branches
         self._counted: dict[Path, list[ctypes.CDLL]] = {}  # libraries by the rung's file
-        self._settings = Settings(
-            warp,
-            seed,
-            early,
-            counting,
-            workers,
-            time_limit,
-            trace,
-            multiprocessors or MULTIPROCESSORS,
-        )
+        sms = multiprocessors or MULTIPROCESSORS
+        self._use(Settings(warp, seed, early, counting, workers, time_limit, trace, sms))
         self._record = Record()
         self._compiled: dict[tuple[Any, ...], dict[str, EmulatedKernel]] = {}
         self._warnings: dict[Path, dict[str, None]] = {}  # of the compiler, by the rung's file
 
-    @property
-    def name(self) -> str:
-        settings = self._settings
+    def _use(self, settings: Settings) -> None:
+        self._settings = settings
         order = f", order {settings.seed}" if settings.seed else ""
         warp = f", warps of {settings.warp}" if settings.warp != 32 else ""
         early = ", early copies" if settings.early else ""
         many = settings.multiprocessors
         sms = f", {many} SMs" if many != MULTIPROCESSORS else ""
-        return f"emulated{warp}{sms}{order}{early}"
+        self.name = f"emulated{warp}{sms}{order}{early}"
 
     def variant(self, **changes: Any) -> Emulated:
         """The same device with another `warp`, `seed`, `early`, `counting`, `workers`,
         `time_limit`, `trace` or `multiprocessors`."""
         device = Emulated()
-        device._settings = replace(self._settings, **changes)
+        device._use(replace(self._settings, **changes))
         device._warnings = self._warnings
         return device
 

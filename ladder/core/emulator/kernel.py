@@ -1,7 +1,5 @@
 """A compiled kernel: checks its arguments, launches it, and describes what went wrong."""
 
-from __future__ import annotations
-
 import ctypes
 import functools
 import math
@@ -16,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ladder.core.common.errors import LadderError
-from ladder.core.contract.host_arrays import aligned_empty
+from ladder.core.contract.device import aligned_empty
 from ladder.core.contract.launch_plan import Launch
 from ladder.core.contract.peers import Peers, by_value
 from ladder.core.emulator import source

@@ -1,7 +1,5 @@
 """From the address of an instruction to the source line that it was compiled from."""
 
-from __future__ import annotations
-
 import functools
 import shutil
 import subprocess

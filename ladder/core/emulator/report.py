@@ -1,7 +1,5 @@
 """What a launch was seen to do: problems, and in counting mode its memory accesses by line."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from ladder.core.common.errors import LadderError

@@ -14,8 +14,6 @@ The text of included files replaces their `#include "..."`, so that their declar
 too. `#line` directives keep every line's own file and number in error messages and reports.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Sequence

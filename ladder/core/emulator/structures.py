@@ -1,7 +1,5 @@
 """The C structures that Python and the runtime exchange: results.h, Options and Buffer."""
 
-from __future__ import annotations
-
 from ctypes import (
     POINTER,
     Structure,

@@ -1,7 +1,5 @@
 """The C++ compiler that builds kernels and the runtime, and the two ways of calling it."""
 
-from __future__ import annotations
-
 import functools
 import importlib.util
 import os

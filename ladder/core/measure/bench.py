@@ -7,8 +7,6 @@ After a rung was timed, its result is checked on the same buffers. A time below 
 (ladder/core/measure/roofline.py) is an error: the kernel skipped work, or the timing is wrong.
 """
 
-from __future__ import annotations
-
 import datetime
 import functools
 import importlib.metadata
@@ -24,11 +22,9 @@ from ladder.core.common.errors import LadderError
 from ladder.core.common.install import ROOT
 from ladder.core.contract.binding import refuse_group
 from ladder.core.contract.device import NO_LINK, Device
-from ladder.core.contract.dims import Dims
-from ladder.core.contract.dtypes import DTYPES
-from ladder.core.contract.identity import code_identity
+from ladder.core.contract.device_code import code_identity
 from ladder.core.contract.ladder import PACKAGE, Ladder, find
-from ladder.core.contract.op import Op
+from ladder.core.contract.op import DTYPES, Dims, Op
 from ladder.core.contract.rung_file import Rung
 from ladder.core.measure import energy, torch_timing
 from ladder.core.measure.roofline import ALLOWANCE, Roof, compute_bound, copy_bandwidth, matrix_rate

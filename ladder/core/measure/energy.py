@@ -5,8 +5,6 @@ The driver renews the counter about ten times a second, so a turn takes seconds.
 between two repetitions: the host submits one while the GPU works on the one before.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

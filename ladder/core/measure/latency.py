@@ -9,8 +9,6 @@ Other threads may read an array meanwhile. The more bytes they have requested, t
 second, until the memory is busy; from there on requests only wait longer.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path

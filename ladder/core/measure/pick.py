@@ -10,8 +10,6 @@ Rungs that are far behind by its measurements on a GPU of the same architecture 
 out.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import os
@@ -23,16 +21,14 @@ import numpy as np
 
 from ladder.core.common.errors import LadderError
 from ladder.core.contract.device import Device
-from ladder.core.contract.dims import Dims, format_dims
-from ladder.core.contract.dtypes import DTYPES
+from ladder.core.contract.device_code import code_identity
 from ladder.core.contract.ladder import Ladder
-from ladder.core.contract.op import Op
+from ladder.core.contract.op import DTYPES, Dims, Op, format_dims
 from ladder.core.contract.rung_file import Rung
+from ladder.core.measure import results
 from ladder.core.measure.bench import refuse_emulated
-from ladder.core.measure.compiling import Job, compile_ahead
-from ladder.core.measure.known import outclassed
 from ladder.core.measure.pick_cache import PickCache
-from ladder.core.measure.timing import BufferSets, compare
+from ladder.core.measure.timing import BufferSets, Job, compare, compile_ahead
 from ladder.core.verify.check import check
 
 Question = tuple[Ladder, str, Sequence[Dims]]  # a ladder, a real type, the shapes of the calls
@@ -284,3 +280,40 @@ class _Times:
     @functools.cached_property
     def buffers(self) -> BufferSets:
         return BufferSets(self.op, self.device, self.real, self.dims)
+
+
+FAR = 2.0  # times as long as the fastest: too far behind to win at another shape or on a sister GPU
+
+
+def outclassed(ladder: Ladder, rungs: Sequence[Rung], device: Device, dtype: str) -> dict[str, str]:
+    """Why some of these rungs need no measurement, by id.
+
+    They took more than FAR times as long as the fastest of `rungs` wherever both were measured in
+    this type, and neither's code has changed since.
+    """
+    by_id = {rung.id: rung for rung in rungs}
+    near: set[str] = set()  # to the fastest, somewhere
+    far: dict[str, str] = {}
+    architecture = device.description().get("arch")
+    measured = [
+        (content["device"]["gpu"], measurement)
+        for content in results.load_all().values()
+        if architecture is not None and content["device"].get("arch") == architecture
+        for measurement in content["measurements"]
+        if measurement["op"] == ladder.op.name and measurement["dtype"] == dtype
+    ]
+    for gpu, measurement in measured:
+        times = {
+            row["rung"]: row["median_us"]
+            for row in measurement["rows"]
+            if row.get("rung") in by_id and row["code"] == code_identity(by_id[row["rung"]])
+        }
+        fastest = min(times, key=times.__getitem__, default="")
+        for id, time in times.items():
+            ratio = time / times[fastest]
+            if ratio <= FAR:
+                near.add(id)
+            else:
+                shape = measurement["shape"]
+                far[id] = f"{ratio:.1f} x the time of rung {fastest} on {gpu} ({shape})"
+    return {id: why for id, why in far.items() if id not in near}

@@ -26,9 +26,9 @@ from ladder.core.common import cache
 from ladder.core.common.errors import LadderError
 from ladder.core.common.files import atomic_write, read_json
 from ladder.core.contract.device import Device
-from ladder.core.contract.dims import Dims
-from ladder.core.contract.identity import code_identity
+from ladder.core.contract.device_code import code_identity
 from ladder.core.contract.ladder import find
+from ladder.core.contract.op import Dims
 from ladder.core.contract.rung_file import Rung
 from ladder.core.measure import results
 

@@ -8,11 +8,9 @@ With `bench --joules`, a rung's row has "millijoules" of a call, "watts" and "sm
 
 A peer's row has "date" and "software" of its own, since PyTorch can be measured again alone.
 There is one measurement for each op, dtype and shape; a new one replaces it. "code" is the identity
-of the rung's code (ladder/core/contract/identity.py): where it has changed, the row is stale. Files
-of training steps, in doc/results/training, hold the ids and the code of all their rungs.
+of the rung's code (device_code.py): where it has changed, the row is stale. Files of training
+steps, in doc/results/training, hold the ids and the code of all their rungs.
 """
-
-from __future__ import annotations
 
 import json
 import re
@@ -23,9 +21,9 @@ from typing import Any
 from ladder.core.common.errors import LadderError
 from ladder.core.common.files import atomic_write, read_json
 from ladder.core.common.install import ROOT, user_folder
-from ladder.core.contract.dims import split_key
-from ladder.core.contract.identity import code_identity
+from ladder.core.contract.device_code import code_identity
 from ladder.core.contract.ladder import PACKAGE, find_rung
+from ladder.core.contract.op import split_key
 from ladder.core.contract.rung_file import Rung
 
 SHIPPED = PACKAGE.parent / "doc" / "results"

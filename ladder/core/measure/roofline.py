@@ -6,16 +6,13 @@ the roof here is what a plain copy and the vendor library's plain product (cuBLA
 card on that day.
 """
 
-from __future__ import annotations
-
 import functools
 from dataclasses import dataclass
 
 import numpy as np
 
 from ladder.core.contract.device import Device
-from ladder.core.contract.dims import Dims
-from ladder.core.contract.op import Op
+from ladder.core.contract.op import Dims, Op
 from ladder.core.measure.timing import ROTATED_BYTES, measure
 
 COPY_BYTES = 4 * ROTATED_BYTES
@@ -68,7 +65,7 @@ def copy_bandwidth(device: Device, size: int = COPY_BYTES) -> float:
 def matrix_rate(device: Device, real: np.dtype, tf32: bool = False) -> float | None:
     """FLOPs per second of a large square product by the vendor's library, which accumulates in
     float32, with or without TF32. None on a device without such a library."""
-    multiply = device.libraries.matrix_product(tf32)
+    multiply = device.matrix_product(tf32)
     if multiply is None:
         return None
     n = MATRIX

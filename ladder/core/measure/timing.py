@@ -6,12 +6,11 @@ buffers in turn. Together these are larger than the L2 cache, because a layer of
 input in memory and not in the cache.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -19,9 +18,7 @@ import numpy as np
 
 from ladder.core.contract.binding import binder
 from ladder.core.contract.device import Device
-from ladder.core.contract.dims import Dims
-from ladder.core.contract.dtypes import resolve_dtype
-from ladder.core.contract.op import Arg, Op
+from ladder.core.contract.op import DTYPES, Arg, Dims, Op, resolve_dtype
 from ladder.core.contract.rung_file import Rung
 from ladder.core.verify.inputs import Arrays, make_inputs, scalars
 
@@ -194,3 +191,24 @@ class BufferSets:
             for arg in self.op.args
             if arg.role != "in"
         }
+
+
+Job = tuple[Device, Rung, str, Dims]  # a rung on a device, in a real type, at a shape
+
+
+def compile_ahead(pool: Executor, jobs: Iterable[Job]) -> None:
+    """Let a pool compile what these jobs will launch, in their order.
+
+    One compilation serves all shapes with the same constants. Its errors are reported when the rung
+    is bound.
+    """
+    asked = set()
+    for device, rung, dtype, dims in jobs:
+        if rung.path is None:
+            continue
+        target = device.target(DTYPES[dtype])
+        plan = rung.plan(dims, target)
+        kernel = (rung.path, dtype, target.warp, *plan.constants.items())
+        if plan.refusal is None and kernel not in asked:
+            asked.add(kernel)
+            pool.submit(device.compile_ahead, rung, plan.constants, DTYPES[dtype])

@@ -7,8 +7,6 @@ not added to: the function gives the increment. `call` says on the pages what is
 it does more or less than the contract.
 """
 
-from __future__ import annotations
-
 import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence

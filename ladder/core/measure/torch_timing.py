@@ -5,8 +5,6 @@ same work (torch_baselines.py). Both are timed like a rung: in a captured graph,
 the same inputs in turn.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Callable, Iterator
@@ -14,9 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ladder.core.contract.dims import Dims
-from ladder.core.contract.dtypes import DTYPES
-from ladder.core.contract.op import Op
+from ladder.core.contract.op import DTYPES, Dims, Op
 from ladder.core.measure.timing import MOST_SETS, ROTATED_BYTES, Timing, measure
 from ladder.core.measure.torch_baselines import BASELINES, Baseline, Values, taken
 from ladder.core.verify.inputs import Arrays, scalars

@@ -7,16 +7,13 @@ contract. Outputs come first and are written in place, and everything is float32
 and the counts of the histogram.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from ladder.core.contract.dims import Dims
 from ladder.core.contract.ladder import Ladder
-from ladder.core.contract.op import Arg, Case, MakeInputs, Op, read, shapes, update, write
+from ladder.core.contract.op import Arg, Case, Dims, MakeInputs, Op, read, shapes, update, write
 
 LADDERS: list[Ladder] = []  # `puzzle` adds to them
 Array = np.ndarray
@@ -44,7 +41,6 @@ def puzzle(
             name=f"puzzle.{spec.__name__}",
             summary=spec.__doc__ or "",
             args=args,
-            dims=tuple(dims.split()),
             reference=spec,
             flops=flops,
             shapes=shapes(dims, *sizes),

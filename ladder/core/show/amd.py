@@ -1,15 +1,12 @@
 """What the machine code of a rung takes of a compute unit of AMD's GPUs."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from ladder.core.amd.hip import compiler
 from ladder.core.amd.hip.occupancy import occupancy
 from ladder.core.common.errors import LadderError
-from ladder.core.contract.dims import Dims, format_dims
-from ladder.core.contract.dtypes import DTYPES
 from ladder.core.contract.ladder import Ladder
+from ladder.core.contract.op import DTYPES, Dims, format_dims
 from ladder.core.contract.rung_file import Rung
 
 

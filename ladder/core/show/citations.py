@@ -22,8 +22,6 @@ such numbers, is looked up there. So it cannot outlive them:
     <!-- from this page's tables: 373, 27 = 400 - 373 -->
 """
 
-from __future__ import annotations
-
 import ast
 import operator
 import re

@@ -3,8 +3,6 @@
 Those of single accesses and of measurements are in pictures/.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Sequence

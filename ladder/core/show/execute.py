@@ -1,7 +1,5 @@
 """Run notebooks from top to bottom, and keep what comes out. Needs the extra `notebooks`."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from pathlib import Path

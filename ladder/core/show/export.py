@@ -10,8 +10,6 @@ needs (ladder/core/show/exported), and samples of what the NumPy reference compu
 real type and GPU.
 """
 
-from __future__ import annotations
-
 import math
 import re
 import textwrap
@@ -25,11 +23,9 @@ from ladder.core.common.files import read_text
 from ladder.core.contract import signature
 from ladder.core.contract.device import refuse_tile
 from ladder.core.contract.device_code import INCLUDE
-from ladder.core.contract.dims import Dims, format_dims
-from ladder.core.contract.dtypes import resolve_dtype
 from ladder.core.contract.ladder import PACKAGE, Ladder
 from ladder.core.contract.launch_plan import FLAG, Launch, LaunchPlan
-from ladder.core.contract.op import Arg, Op, Scalar
+from ladder.core.contract.op import Arg, Dims, Op, Scalar, format_dims, resolve_dtype
 from ladder.core.contract.rung_file import Rung
 from ladder.core.contract.target import Target
 from ladder.core.show.samples import Input, Samples, make_inputs, take_samples

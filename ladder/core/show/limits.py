@@ -4,16 +4,14 @@ A right result does not show that a kernel has the idea that an exercise is abou
 loads everything again and again computes the same numbers. The counts tell the two apart.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from ladder.core.common.errors import LadderError
-from ladder.core.contract.dims import Dims, format_dims
 from ladder.core.contract.ladder import Ladder
+from ladder.core.contract.op import Dims, format_dims
 from ladder.core.contract.rung_file import Rung
 from ladder.core.emulator.report import LineCount, Report
 from ladder.core.show import trace

@@ -5,8 +5,6 @@ pointers, and no change beyond the one idea. A rule is a function of RULES; a ne
 more. `python -m ladder lint` prints what they find, one line for each place.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Callable, Iterator

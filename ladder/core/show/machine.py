@@ -1,18 +1,15 @@
 """What the machine code of a rung takes of an SM: registers, shared memory, instructions."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ladder.core.common.errors import LadderError
-from ladder.core.common.occupancy import Occupancy
-from ladder.core.contract.dims import Dims, format_dims
-from ladder.core.contract.dtypes import DTYPES
+from ladder.core.common.machine_code import Occupancy
 from ladder.core.contract.ladder import Ladder
 from ladder.core.contract.launch_plan import Launch
+from ladder.core.contract.op import DTYPES, Dims, format_dims
 from ladder.core.contract.rung_file import Rung
 from ladder.core.device.cuda import compiler, sass
 from ladder.core.device.cuda.compiler import Resources

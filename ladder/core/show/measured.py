@@ -11,9 +11,8 @@ import itertools
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from ladder.core.contract.dims import Dims, format_dims
-from ladder.core.contract.dtypes import DTYPES
 from ladder.core.contract.ladder import Ladder, ladders
+from ladder.core.contract.op import DTYPES, Dims, format_dims
 from ladder.core.contract.rung_file import Rung
 from ladder.core.contract.target import Target
 from ladder.core.device.cuda.compiler import typical_target

@@ -8,14 +8,12 @@ Names and meanings of metrics and sections:
 https://docs.nvidia.com/nsight-compute/ProfilingGuide/index.html
 """
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from ladder.core.contract.dims import Dims, format_dims
 from ladder.core.contract.ladder import Ladder
+from ladder.core.contract.op import Dims, format_dims
 from ladder.core.contract.rung_file import Rung
 from ladder.core.emulator.emulated import Emulated
 from ladder.core.emulator.report import LineCount

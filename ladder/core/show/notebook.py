@@ -10,8 +10,6 @@
 `python -m ladder notebooks` runs the notebooks and saves them with what comes out.
 """
 
-from __future__ import annotations
-
 import base64
 import functools
 import importlib
@@ -34,9 +32,8 @@ from matplotlib.figure import Figure
 from ladder.core.common.errors import LadderError
 from ladder.core.common.files import read_text
 from ladder.core.contract.binding import bind
-from ladder.core.contract.dims import Dims, format_dims
-from ladder.core.contract.dtypes import DTYPES, resolve_dtype
 from ladder.core.contract.ladder import find, find_rung
+from ladder.core.contract.op import DTYPES, Dims, format_dims, resolve_dtype
 from ladder.core.contract.rung_file import Rung
 from ladder.core.device.open import default_device, open_device
 from ladder.core.emulator.report import Report

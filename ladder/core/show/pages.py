@@ -68,11 +68,9 @@ from pathlib import Path
 from ladder.core.common import cache
 from ladder.core.common.errors import LadderError
 from ladder.core.common.files import read_text
-from ladder.core.contract.device_code import INCLUDE
-from ladder.core.contract.dims import Dims, format_dims
-from ladder.core.contract.dtypes import DTYPES
-from ladder.core.contract.identity import code_identity
+from ladder.core.contract.device_code import INCLUDE, code_identity
 from ladder.core.contract.ladder import PACKAGE, Ladder, find, find_rung, ladders
+from ladder.core.contract.op import DTYPES, Dims, format_dims
 from ladder.core.contract.rung_file import KEYS, Rung
 from ladder.core.contract.runs_on import FAMILIES, runs_on
 from ladder.core.device.cuda import compiler

@@ -8,8 +8,6 @@ An exercise is known by its title: the fold "Solution" of a notebook has a kerne
 whose name is the title then.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 import os

@@ -9,8 +9,6 @@ but repeat after PERIOD numbers, so that the program holds few of them. Rows of 
 repeat: they are made from the hash. Nor does what attention's forward pass saves (`_saved`).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -18,10 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from ladder.core.contract.dims import Dims
-from ladder.core.contract.dtypes import resolve_dtype
 from ladder.core.contract.ladder import find
-from ladder.core.contract.op import Op
+from ladder.core.contract.op import Dims, Op, resolve_dtype
 from ladder.core.contract.rung_file import Rung
 from ladder.core.contract.target import Target
 from ladder.core.verify.inputs import scalars

@@ -1,7 +1,5 @@
 """What there is to look at: a rung's source, what changes from rung to rung, a shape to trace."""
 
-from __future__ import annotations
-
 import difflib
 import inspect
 import re
@@ -9,9 +7,8 @@ import sys
 from collections.abc import Iterator
 
 from ladder.core.common.errors import LadderError
-from ladder.core.contract.dims import Dims
 from ladder.core.contract.ladder import PACKAGE, Ladder
-from ladder.core.contract.op import Op
+from ladder.core.contract.op import Dims, Op
 from ladder.core.contract.rung_file import MACHINE_READ, Rung
 
 MOST_FLOPS = 2e6  # of a trace: about a second of emulation

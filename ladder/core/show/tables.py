@@ -1,16 +1,13 @@
 """Measurements as Markdown tables, and what follows from a measured time."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ladder.core.common.errors import LadderError
-from ladder.core.contract.dims import format_dims
-from ladder.core.contract.dtypes import DTYPES
-from ladder.core.contract.identity import code_identity
+from ladder.core.contract.device_code import code_identity
 from ladder.core.contract.ladder import Ladder, find, ladders
+from ladder.core.contract.op import DTYPES, format_dims
 from ladder.core.contract.rung_file import Rung
 from ladder.core.contract.target import Target
 from ladder.core.emulator.kernel import SHARED_BYTES
@@ -114,7 +111,8 @@ def gain(op: str, before: Rung, after: Rung) -> str:
             first, second = rows[before.id], rows[after.id]
             unit = "TFLOP/s" if by_products(measurement) else "GB/s"
             lines.append(
-                f"| {measurement['shape']}, {measurement['dtype']} | {duration(first.us)}{first.since} "
+                f"| {measurement['shape']}, {measurement['dtype']} "
+                f"| {duration(first.us)}{first.since} "
                 f"| {duration(second.us)}{second.since} | {first.us / second.us:.2f} "
                 f"| {rate(second.rate)} {unit} | {percent(second.of_roof)} |"
             )

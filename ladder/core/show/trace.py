@@ -8,8 +8,6 @@ addresses share sectors; lanes that touch addresses far apart need one each, of 
 are moved for nothing. The counts need no GPU, and do not depend on one.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Literal
 
@@ -19,9 +17,8 @@ from rich.text import Text
 
 from ladder.core.common.errors import LadderError
 from ladder.core.contract.binding import bind
-from ladder.core.contract.dims import Dims
-from ladder.core.contract.dtypes import DTYPES, resolve_dtype
 from ladder.core.contract.ladder import Ladder
+from ladder.core.contract.op import DTYPES, Dims, resolve_dtype
 from ladder.core.contract.rung_file import Rung
 from ladder.core.emulator.emulated import Emulated
 from ladder.core.emulator.report import Access, LineCount, Report

@@ -5,8 +5,6 @@ A rung that stores an intermediate result pays for it in sectors; so does one th
 elements over and over. Beside each other, the columns tell which of the two it is.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Sequence
@@ -14,10 +12,8 @@ from typing import Literal
 
 import numpy as np
 
-from ladder.core.contract.dims import Dims, format_dims
-from ladder.core.contract.dtypes import resolve_dtype
 from ladder.core.contract.ladder import Ladder
-from ladder.core.contract.op import Op
+from ladder.core.contract.op import Dims, Op, format_dims, resolve_dtype
 from ladder.core.contract.rung_file import Rung
 from ladder.core.emulator.report import SECTOR, Report
 from ladder.core.show import trace

@@ -1,7 +1,5 @@
 """Tables about whole training steps, from doc/results/training and doc/results/logs."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

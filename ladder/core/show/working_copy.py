@@ -1,7 +1,5 @@
 """The reader's own copies of the notebooks: in my/, which git leaves alone."""
 
-from __future__ import annotations
-
 import hashlib
 from pathlib import Path
 

@@ -4,15 +4,12 @@ All rungs of a ladder are compared with the same cases, and the reference in flo
 than any kernel. So the cases that were used last are kept, as long as they fit into `MOST_KEPT`.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from ladder.core.contract.dims import Dims
-from ladder.core.contract.op import Op
+from ladder.core.contract.op import Dims, Op
 from ladder.core.verify.inputs import Arrays, case_of, make_inputs, scalars
 from ladder.core.verify.tolerance import Expected, expect
 

@@ -22,8 +22,6 @@ By default the shapes are derived from the rung (shapes.py).
 ladder/core/verify/tolerance.py derives how far a result may be from the reference.
 """
 
-from __future__ import annotations
-
 import functools
 import itertools
 import math
@@ -39,11 +37,9 @@ import numpy as np
 from ladder.core.common.errors import LadderError
 from ladder.core.contract.binding import bind, refuse_group
 from ladder.core.contract.device import Device
-from ladder.core.contract.dims import Dims, format_dims
-from ladder.core.contract.dtypes import DTYPES, resolve_dtype
 from ladder.core.contract.ladder import Ladder
 from ladder.core.contract.launch_plan import SIZES_HERE
-from ladder.core.contract.op import Op
+from ladder.core.contract.op import DTYPES, Dims, Op, format_dims, resolve_dtype
 from ladder.core.contract.rung_file import Rung
 from ladder.core.emulator.kernel import LAUNCH_LIMIT
 from ladder.core.verify.cases import cases

@@ -1,16 +1,12 @@
 """Random inputs for an op, as checks and measurements use them."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 
 import numpy as np
 
-from ladder.core.contract.dims import Dims
-from ladder.core.contract.dtypes import resolve_dtype
 from ladder.core.contract.expressions import evaluate_whole
-from ladder.core.contract.op import Case, Op, distinct
+from ladder.core.contract.op import Case, Dims, Op, distinct, resolve_dtype
 
 Arrays = Mapping[str, np.ndarray]
 

@@ -6,8 +6,6 @@
 The array counts as a matrix: its last dimension is the columns, all others together the rows.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 SAME = 1e-2  # relative: how far ratios may be apart that count as one factor

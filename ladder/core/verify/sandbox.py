@@ -11,8 +11,6 @@ ladder.core.verify.sandbox`: it reads one JSON request from its standard input, 
 answer to a file.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import os
@@ -29,8 +27,8 @@ from ladder.core.common.errors import LadderError
 from ladder.core.common.files import atomic_write
 from ladder.core.common.install import ROOT
 from ladder.core.contract.device import Device
-from ladder.core.contract.dims import Dims
 from ladder.core.contract.ladder import PACKAGE, find, find_rung
+from ladder.core.contract.op import Dims
 from ladder.core.contract.rung_file import Rung
 from ladder.core.device.open import open_device
 from ladder.core.emulator.coverage import Spot

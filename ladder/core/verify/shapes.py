@@ -23,8 +23,6 @@ Of the combinations of sizes at which something changes, a greedy set cover take
 the most new goals for the time that they take on the emulator. An op's own shapes are among them.
 """
 
-from __future__ import annotations
-
 import functools
 import itertools
 import math
@@ -33,10 +31,9 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from dataclasses import dataclass, replace
 
 from ladder.core.common.errors import LadderError
-from ladder.core.contract.dims import Dims
 from ladder.core.contract.expressions import evaluate_whole
 from ladder.core.contract.launch_plan import LaunchPlan
-from ladder.core.contract.op import Op
+from ladder.core.contract.op import Dims, Op
 from ladder.core.contract.rung_file import Rung
 from ladder.core.contract.target import Target
 

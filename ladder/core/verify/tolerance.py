@@ -39,8 +39,6 @@ by 2 (v / u) (u |y| + s) more. The 2 leaves room for s, a largest change in only
 tensor cores that cut factors off instead of rounding them.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -49,10 +47,8 @@ import ml_dtypes
 import numpy as np
 
 from ladder.core.common.errors import LadderError
-from ladder.core.contract.dims import Dims
-from ladder.core.contract.dtypes import REAL, resolve_dtype
 from ladder.core.contract.expressions import evaluate_whole
-from ladder.core.contract.op import Arg, Op
+from ladder.core.contract.op import REAL, Arg, Dims, Op, resolve_dtype
 from ladder.core.verify.inputs import Arrays, scalars
 from ladder.core.verify.patterns import likely_cause, where
 from reference.philox import random_words

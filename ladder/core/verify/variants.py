@@ -1,7 +1,5 @@
 """The devices on which a rung is checked, beside the one that is named."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Sequence
 

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from ladder.core.contract.binding import bind
-from ladder.core.contract.dtypes import DTYPES
 from ladder.core.contract.ladder import find
-from ladder.core.device.cpu import Cpu
+from ladder.core.contract.op import DTYPES
+from ladder.core.device.open import Cpu
 from ladder.core.verify.inputs import make_inputs
 from ladder.core.verify.tolerance import unit_roundoff
 from reference import gelu

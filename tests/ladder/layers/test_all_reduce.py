@@ -5,14 +5,14 @@ import pytest
 
 from ladder.core.common.errors import LadderError
 from ladder.core.contract.binding import bind
-from ladder.core.contract.dtypes import DTYPES
-from ladder.core.contract.host_arrays import aligned_empty
+from ladder.core.contract.device import aligned_empty
 from ladder.core.contract.ladder import find
 from ladder.core.contract.launch_plan import Launch
+from ladder.core.contract.op import DTYPES
 from ladder.core.contract.peers import FirstRank, Peers, Rows, by_value
 from ladder.core.contract.rung_file import Rung
-from ladder.core.device.cpu import Cpu
 from ladder.core.device.cuda.group import CudaGroup, GroupKernel
+from ladder.core.device.open import Cpu
 from ladder.core.emulator.emulated import Emulated, KernelError
 from ladder.core.verify.check import check
 from ladder.core.verify.guards import guarded

@@ -9,8 +9,8 @@ import subprocess
 import numpy as np
 import pytest
 
-from ladder.core.contract.dtypes import DTYPES
 from ladder.core.contract.ladder import ladders
+from ladder.core.contract.op import DTYPES
 from ladder.core.contract.target import Target
 from ladder.core.device.open import default_device, open_device
 from ladder.core.emulator import source, toolchain

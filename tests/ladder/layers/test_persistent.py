@@ -6,8 +6,8 @@ stick out, widths of 192 and 256, shares that end within a tile, and more heads 
 
 import pytest
 
-from ladder.core.contract.dtypes import DTYPES
 from ladder.core.contract.ladder import find
+from ladder.core.contract.op import DTYPES
 from ladder.core.device.open import open_device
 from ladder.core.emulator import emulated
 from ladder.core.verify.check import check, check_case

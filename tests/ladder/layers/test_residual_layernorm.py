@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 
 from ladder.core.contract.binding import bind
-from ladder.core.contract.dtypes import DTYPES, resolve_dtype
 from ladder.core.contract.ladder import find
-from ladder.core.device.cpu import Cpu
+from ladder.core.contract.op import DTYPES, resolve_dtype
+from ladder.core.device.open import Cpu
 
 DIMS = {"N": 7, "C": 200}
 REAL = DTYPES["bfloat16"]

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from ladder.core.contract.dtypes import DTYPES
 from ladder.core.contract.ladder import find
+from ladder.core.contract.op import DTYPES
 from ladder.core.device.open import open_device
 from ladder.core.verify.check import check_case
 from ladder.core.verify.tolerance import expect

@@ -9,8 +9,8 @@ import pytest
 from rich.console import Console
 
 from ladder.core.common.errors import LadderError
+from ladder.core.contract.device import Reading, Sensors
 from ladder.core.contract.rung_file import Rung
-from ladder.core.contract.sensors import Reading, Sensors
 from ladder.core.measure import energy
 from ladder.core.measure.roofline import Roof
 from tests.ladder.fakes import FakeGpu
@@ -70,8 +70,7 @@ def gpu(monkeypatch):
         rung_choice, "compiling_candidates", lambda *which: contextlib.nullcontext()
     )
     monkeypatch.setattr(profile, "_empty_launch_us", lambda device: 1.5)
-    for module in (climb, profile):
-        monkeypatch.setattr(module, "roof_of", lambda device, real: Roof(1e12, 1e12))
+    monkeypatch.setattr(step_timing, "roof_of", lambda device, real: Roof(1e12, 1e12))
     return device
 
 
@@ -135,7 +134,7 @@ def test_the_profile_has_a_row_for_each_rung_of_an_op(gpu, monkeypatch):
 @pytest.mark.slow
 def test_the_climb_is_written_as_numbers_table_and_picture(gpu, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(step_timing, "FOLDER", tmp_path)
-    monkeypatch.setattr(climb, "parser_of", parser_with_defaults)
+    monkeypatch.setattr(step_timing, "parser_of", parser_with_defaults)
     assert climb.main(["-e", "d2", "-b", "2", "-t", "5", "-x", "3", "--fuse", "all"]) == 0
     fused = "-".join(FUSIONS).replace("_", "-")
     name = f"fake-9000-climb-d2-fp32-b2-t5-best-fused-{fused}"
@@ -149,8 +148,8 @@ def test_the_climb_is_written_as_numbers_table_and_picture(gpu, tmp_path, monkey
     assert "residual_layernorm" in screen and "3, 3" in screen
 
 
-def parser_with_defaults(*names):
-    parser = step_timing.parser_of(*names)
+def parser_with_defaults(*names, parser_of=step_timing.parser_of):
+    parser = parser_of(*names)
     parser.set_defaults(dtype="fp32")  # resolve, which the fixture stands in for, would say so
     return parser
 
@@ -197,7 +196,7 @@ def test_a_profile_whose_ops_do_not_add_up_to_the_step_is_refused(gpu, tmp_path,
 
     monkeypatch.setattr(op_timing, "one_step", disturbed)
     monkeypatch.setattr(Gpu, "zero", zero)
-    monkeypatch.setattr(profile, "parser_of", parser_with_defaults)
+    monkeypatch.setattr(step_timing, "parser_of", parser_with_defaults)
     monkeypatch.setattr(step_timing, "FOLDER", tmp_path)
     arguments = ["-e", "d2", "-b", "2", "-t", "5", "--rungs", "naive", "--fuse", "all"]
     with pytest.raises(LadderError, match="not the same within 1 %"):

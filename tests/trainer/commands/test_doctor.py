@@ -1,6 +1,6 @@
 """The report on the machine: every problem with its remedy, and what runs."""
 
-from ladder.core.common.finding import Finding
+from ladder.core.common.install import Finding
 from trainer.commands import doctor
 
 

@@ -11,8 +11,9 @@ import weakref
 import numpy as np
 import pytest
 
+from ladder.core.common.command_line import run as run_command
 from ladder.core.common.errors import LadderError
-from ladder.core.device.cpu import Cpu
+from ladder.core.device.open import Cpu
 from ladder.core.emulator.emulated import Emulated
 from reference import gpt2
 from tests.trainer.cpu_engines import cpu_engine, write_weights
@@ -21,7 +22,6 @@ from tests.trainer.tiny import SHAPE, run, save_model, settings
 from trainer import open as opening
 from trainer import report
 from trainer.commands import evaluation
-from trainer.commands.command import run as run_command
 from trainer.data import download
 from trainer.data.download import DownloadError
 from trainer.data.multiple_choice import Example, read_examples, write_examples

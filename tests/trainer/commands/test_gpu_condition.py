@@ -4,12 +4,11 @@ import dataclasses
 
 import pytest
 
-from ladder.core.contract.host_arrays import HostArrays
-from ladder.core.contract.sensors import Reading, Sensors
+from ladder.core.contract.device import Device, Reading, Sensors
 from ladder.core.measure.roofline import Roof
 from tests.trainer.parallel_run import together
 from tests.trainer.tiny import add_size
-from trainer.commands import gpu_condition, profile, throughput
+from trainer.commands import gpu_condition, step_timing, throughput
 from trainer.flags import Flags
 
 HOT = Reading(20, 1755.0, 698.4, 700.0, 61.0, {"power limit": 0.85})
@@ -35,14 +34,13 @@ class MadeUp(Sensors):
 def seen(monkeypatch):
     """What happens to a device with made-up sensors, in order."""
     events = []
-    time = HostArrays.time
+    time = Device.time
     add_size(monkeypatch, "d2", layers=2, channels=16, heads=2, vocab=300, padded_vocab=384)
-    monkeypatch.setattr(HostArrays, "sensors", lambda device: MadeUp(events))
+    monkeypatch.setattr(Device, "sensors", lambda device: MadeUp(events))
     monkeypatch.setattr(
-        HostArrays, "time", lambda device, work: (events.append("timed"), time(device, work))[1]
+        Device, "time", lambda device, work: (events.append("timed"), time(device, work))[1]
     )
-    for module in (throughput, profile):
-        monkeypatch.setattr(module, "roof_of", lambda device, real: Roof(1e9, 1e9))
+    monkeypatch.setattr(step_timing, "roof_of", lambda device, real: Roof(1e9, 1e9))
     return events
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from ladder.core.common.errors import LadderError
 from ladder.core.contract.ladder import find
-from ladder.core.device.cpu import Cpu
+from ladder.core.device.open import Cpu
 from tests.trainer.tiny import SHAPE, run, save_model
 from trainer.commands import sample
 from trainer.data import download

@@ -15,9 +15,9 @@ from threading import Barrier
 import numpy as np
 import pytest
 
+from ladder.core.common.command_line import run
 from ladder.core.common.errors import LadderError
 from trainer.commands import prepare as prepare_command
-from trainer.commands.command import run
 from trainer.data import datasets, download, sets
 from trainer.data.datasets import PLAY, encode_sections, prepare
 from trainer.data.download import DownloadError

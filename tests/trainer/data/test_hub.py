@@ -8,10 +8,10 @@ import json
 import numpy as np
 import pytest
 
+from ladder.core.common.command_line import run
 from ladder.core.common.errors import LadderError
 from tests.trainer.web_server import serve
 from trainer.commands import prepare as prepare_command
-from trainer.commands.command import run
 from trainer.data import datasets, hub, hub_texts
 from trainer.data.datasets import prepare
 from trainer.data.download import DownloadError

@@ -7,7 +7,7 @@ import pytest
 
 from ladder.core.common.errors import DeviceFault, LadderError
 from ladder.core.contract.ladder import find
-from ladder.core.device.cpu import Cpu
+from ladder.core.device.open import Cpu
 from tests.trainer.tiny import needs_compiler, run, settings
 from trainer.engine.debug import wait
 from trainer.engine.steps import Steps

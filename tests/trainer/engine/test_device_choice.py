@@ -6,7 +6,7 @@ import pytest
 from ladder.core.common.errors import LadderError
 from ladder.core.contract.ladder import find, ladders
 from ladder.core.contract.target import Target
-from ladder.core.device.cpu import Cpu
+from ladder.core.device.open import Cpu
 from trainer.engine import device_choice as choice
 from trainer.flags import DeviceChoice
 from trainer.model.program import build

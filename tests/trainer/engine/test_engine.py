@@ -11,7 +11,7 @@ from ladder.core.common.errors import LadderError
 from ladder.core.contract.device import ALIGNMENT
 from ladder.core.contract.ladder import find
 from ladder.core.contract.rung_file import Rung
-from ladder.core.device.cpu import Cpu
+from ladder.core.device.open import Cpu
 from reference import adamw
 from tests.trainer.cpu_engines import cpu_engine, distance, run_batch, write_weights
 from tests.trainer.tiny import PARAMETERS

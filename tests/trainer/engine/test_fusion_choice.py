@@ -10,7 +10,7 @@ from ladder.core.common.errors import LadderError
 from ladder.core.measure.pick import Choice as Picked
 from tests.trainer.tiny import resolved_kernels, run, settings
 from trainer.commands.parser import parse
-from trainer.engine import fusion_choice, rung_choice
+from trainer.engine import kernels, rung_choice
 from trainer.files import checkpoint
 from trainer.flags import Flags
 from trainer.model.fusion import FUSIONS
@@ -52,7 +52,7 @@ def picked(monkeypatch):
         op = ladder.op.name
         return [Picked(op, 1, 1e-6 * microseconds.get(op, 1.0), {})]
 
-    monkeypatch.setattr(fusion_choice, "pick", pick)
+    monkeypatch.setattr(kernels, "pick", pick)
     return microseconds
 
 
@@ -62,7 +62,7 @@ def choose(device, before=None, recompute=0, dtype="fp32", **changes):
     def build_fused(names):
         return build(SHAPE, 2, 5, recompute=recompute, fusions=names)
 
-    return fusion_choice.choose(wanted, device, build_fused, before)
+    return kernels.choose_fusions(wanted, device, build_fused, before)
 
 
 def chosen(*args, **changes):
@@ -109,7 +109,7 @@ def test_a_fused_op_that_cannot_run_is_left_out_with_the_reason(monkeypatch):
             raise LadderError("matmul_gelu.forward has no rung that can run here: rung 1: no")
         return [Picked(ladder.op.name, 1, 1e-6, {})]
 
-    monkeypatch.setattr(fusion_choice, "pick", pick)
+    monkeypatch.setattr(kernels, "pick", pick)
     names, notes = choose(GPU)
     assert names == ("residual_layernorm", *REST)
     assert notes[0].startswith("matmul_gelu is not fused: matmul_gelu.forward has no rung that")
@@ -139,7 +139,7 @@ def test_fusions_of_ops_that_the_model_does_not_have_are_left_out_without_a_note
         fields = dataclasses.asdict(SHAPE)
         return build(LectureGPTConfig(**fields), 2, 5, fusions=names)
 
-    names, notes = fusion_choice.choose(resolved_kernels("cuda", dtype="fp32"), GPU, lecture)
+    names, notes = kernels.choose_fusions(resolved_kernels("cuda", dtype="fp32"), GPU, lecture)
     assert names == ("residual_layernorm", *REST, "matmul_relu", "matmul_relu_backward")
     assert notes == []
 
@@ -155,11 +155,11 @@ def test_a_fusion_is_measured_beside_what_those_before_it_have_made(picked, micr
     picked["dropout_residual_layernorm.forward"] = microseconds
     picked["dropout_residual_layernorm.backward"] = microseconds
     gpu = resolved_kernels("cuda", dtype="fp32")
-    names, notes = fusion_choice.choose(gpu, GPU, dropping)
+    names, notes = kernels.choose_fusions(gpu, GPU, dropping)
     assert ("dropout_residual_layernorm" in names) == wanted
     assert any(note.startswith("dropout_residual_layernorm is not") for note in notes) != wanted
     picked["residual_layernorm.forward"] = picked["residual_layernorm.backward"] = 2.5
-    names, notes = fusion_choice.choose(gpu, GPU, dropping)
+    names, notes = kernels.choose_fusions(gpu, GPU, dropping)
     assert not {"residual_layernorm", "dropout_residual_layernorm"} & {*names}
     assert len(notes) == 1
 

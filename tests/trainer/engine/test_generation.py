@@ -5,9 +5,9 @@ import math
 import numpy as np
 import pytest
 
-from ladder.core.contract.dtypes import DTYPES
 from ladder.core.contract.ladder import find
-from ladder.core.device.cpu import Cpu
+from ladder.core.contract.op import DTYPES
+from ladder.core.device.open import Cpu
 from tests.trainer.cpu_engines import distance
 from tests.trainer.tiny import SHAPE, save_model
 from trainer.commands import sample

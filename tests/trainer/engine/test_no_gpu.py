@@ -7,8 +7,8 @@ import pytest
 import ladder.__main__
 import trainer.__main__
 from ladder.core.common.install import install, pip
-from ladder.core.device import inventory
 from ladder.core.device.cuda import gpu
+from ladder.core.device.open import device_findings
 from tests.trainer.tiny import settings
 
 # What CuPy does, as its users report it: `import cupy` raises a page of advice from the error of
@@ -151,7 +151,7 @@ def test_the_ladder_on_the_gpu(told, words, capsys):
 
 
 def test_the_doctor(told):
-    found = {finding.what: finding for finding in inventory.findings()}
+    found = {finding.what: finding for finding in device_findings()}
     finding = found["GPU"]
     assert told in (f"{finding.found}; {finding.remedy}", f"{finding.found}: {finding.remedy}")
     assert "\n" not in told

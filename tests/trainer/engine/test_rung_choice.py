@@ -7,11 +7,10 @@ from dataclasses import replace
 import pytest
 
 from ladder.core.common.errors import LadderError
-from ladder.core.contract.dtypes import DTYPES
 from ladder.core.contract.ladder import find
-from ladder.core.contract.libraries import Libraries
+from ladder.core.contract.op import DTYPES
 from ladder.core.contract.target import Target
-from ladder.core.device.cpu import Cpu
+from ladder.core.device.open import Cpu
 from ladder.core.measure.pick import Choice as Picked
 from tests.trainer.tiny import resolved_kernels
 from trainer.engine import rung_choice, rung_map
@@ -26,9 +25,8 @@ class Pretended(Cpu):
     def __init__(self, kind, arch):
         self.kind, self.arch = kind, arch
         self.is_gpu, self.runs_reference, self.runs_kernels = kind == "cuda", kind != "cuda", True
-        self.libraries = Libraries()
         if self.is_gpu:
-            self.libraries.ids = frozenset({"cublas-tf32", "cublaslt-tf32"})
+            self.library_rungs = frozenset({"cublas-tf32", "cublaslt-tf32"})
 
     def target(self, real):
         return Target(self.arch, 32, 132, 232448, real)

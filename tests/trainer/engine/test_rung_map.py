@@ -5,8 +5,8 @@ from collections import Counter
 import pytest
 
 from ladder.core.common.errors import LadderError
-from ladder.core.contract.dims import key_of, split_key
 from ladder.core.contract.ladder import find
+from ladder.core.contract.op import key_of, split_key
 from trainer.engine.rung_map import keys_of, rung_of, with_rung
 from trainer.model.calls import Call
 

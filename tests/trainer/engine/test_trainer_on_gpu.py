@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 
 from ladder.core.common.errors import LadderError
-from ladder.core.contract.dtypes import DTYPES as DTYPE_OF
 from ladder.core.contract.ladder import find
-from ladder.core.device.cpu import Cpu
-from ladder.core.device.open import open_device
+from ladder.core.contract.op import DTYPES, SHORT
+from ladder.core.device.open import Cpu, open_device
 from reference import adamw
 from tests.trainer.cpu_engines import distance, without_key_bias
 from tests.trainer.tiny import (
@@ -25,7 +24,6 @@ from trainer.engine import kernels
 from trainer.engine.debug import find_not_finite
 from trainer.engine.engine import Engine
 from trainer.files import checkpoint
-from trainer.flags import DTYPES
 from trainer.model.fusion import FUSIONS
 from trainer.model.gpt2 import GPT2Config
 from trainer.model.program import build, initial_parameters
@@ -171,7 +169,7 @@ def test_ten_steps_in_16_bits_are_near(device, exact, dtype, rung_set):
 @pytest.mark.parametrize("arch", ["this GPU", "sm_80"])
 def test_three_steps_on_the_highest_rungs_are_near(device, exact, arch, dtype):
     """Whether or not they are the fastest for so small a model; all fused ops among them."""
-    target = device.target(DTYPE_OF[DTYPES[dtype]])
+    target = device.target(DTYPES[SHORT[dtype]])
     if arch != "this GPU":
         if target.sm < 80:
             pytest.skip("older than sm_80")

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from ladder.core.contract.ladder import find, ladders
-from ladder.core.device.cpu import Cpu
+from ladder.core.device.open import Cpu
 from tests.trainer.cpu_engines import run_batch
 from tests.trainer.late import Late
 from trainer.commands.collective_timing import Silent

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from ladder.core.common.errors import LadderError
-from ladder.core.device.cpu import Cpu
+from ladder.core.device.open import Cpu
 from tests.trainer.parallel_run import run_ranks, together
 from tests.trainer.tiny import SHAPE, parameters, save_model, settings
 from trainer import report

@@ -11,7 +11,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from ladder.core.device.cpu import Cpu
+from ladder.core.device.open import Cpu
 from tests.trainer import late
 from tests.trainer.parallel_run import together
 from tests.trainer.tiny import SHAPE, save_model, settings

@@ -4,8 +4,6 @@ clang writes them as it compiles, and they stay in the cache beside the code obj
 nothing to disassemble. An instruction from a header has the line of the rung where it was inlined.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Iterable, Iterator

@@ -1,31 +1,80 @@
 """Compiles a rung's `.cu` file to a code object, the machine code of one AMD architecture.
 
-Needs neither a GPU nor ROCm: clang from the package `ziglang` (clang.py), and headers of our own in
-include/hip. Results stay in the cache (ladder/core/common/cache.py): each entry is a folder of
-`kernel.hsaco`, which the HIP runtime loads, `kernel.s`, the same as assembly with source lines and
-what each kernel takes, and `compile.log`, the compiler's warnings.
+Needs neither a GPU nor ROCm: clang and lld from the Python package `ziglang`, which compile for
+any AMD architecture, and headers of our own in include/hip. A machine with ROCm uses the same
+compiler, so that what the tests compile is what runs.
+
+Results stay in the cache (ladder/core/common/cache.py): each entry is a folder of `kernel.hsaco`,
+which the HIP runtime loads, `kernel.s`, the same as assembly with source lines and what each kernel
+takes, and `compile.log`, the compiler's warnings.
 """
 
-from __future__ import annotations
-
 import functools
+import importlib.util
 import os
 import re
-from collections.abc import Mapping
+import subprocess
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from ladder.core.amd.hip.clang import find_clang
 from ladder.core.common import cache
 from ladder.core.common.errors import CompileError, LadderError
-from ladder.core.contract.device_code import INCLUDE
-from ladder.core.contract.dtypes import REALS
-from ladder.core.contract.identity import code_identity
+from ladder.core.common.install import install, pip
+from ladder.core.contract.device_code import INCLUDE, code_identity
+from ladder.core.contract.op import REALS
 from ladder.core.contract.rung_file import Rung
 from ladder.core.contract.signature import with_c_linkage
 from ladder.core.contract.target import Target
+
+OLDEST = 20  # of clang: the first that knows gfx950
+INSTALL = f"{install('amd')} (or '.[rocm]' together with CuPy)"
+
+
+@dataclass(frozen=True)
+class Clang:
+    """The program `zig`, which is clang and lld, too, by the name that it is called with."""
+
+    program: Path
+    version: str  # of clang: "22.1.8"
+
+    def run(self, tool: str, arguments: Sequence[str], text: str | None = None) -> str:
+        """Run `tool` ("clang", "ld.lld") with `text` as its input; returns what it remarked.
+
+        Raises CompileError with what it printed.
+        """
+        command = [str(self.program), tool, *arguments]
+        done = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise CompileError(done.stderr)
+        return done.stderr
+
+
+@functools.cache
+def find_clang() -> Clang:
+    """The compiler of this Python. Raises LadderError naming what to install."""
+    found = importlib.util.find_spec("ziglang")
+    if found is None or found.origin is None:
+        raise LadderError(f"no compiler for AMD's GPUs (the package ziglang) was found: {INSTALL}")
+    program = Path(found.origin).with_name("zig")
+    try:
+        command = [str(program), "clang", "--version"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        what = done.stdout + done.stderr
+    except OSError as error:
+        what = str(error)
+    version = re.search(r"clang version (\d+)\.[\d.]+", what)
+    if version is None:
+        raise LadderError(f"{program} clang does not run ({what.strip()}): {INSTALL}")
+    if int(version[1]) < OLDEST:
+        raise LadderError(
+            f"clang {OLDEST} or newer is needed for AMD's GPUs, and ziglang has {version[0]}: "
+            + pip("install --upgrade ziglang")
+        )
+    return Clang(program, version[0].removeprefix("clang version "))
+
 
 HEADERS = Path(__file__).parent / "include"
 

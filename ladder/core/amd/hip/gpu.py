@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from ladder.core.amd.hip import compiler, rocblas
-from ladder.core.amd.hip.clang import find_clang
+from ladder.core.amd.hip.compiler import find_clang
 from ladder.core.common.errors import DeviceFault, LadderError
 from ladder.core.common.install import install
 from ladder.core.contract.launch_plan import Launch
@@ -69,9 +69,13 @@ class Hip(CupyGpu):
         self._records_graphs = True
         self._attach(index)
 
+    def matrix_product(self, tf32: bool = False) -> rocblas.RocBlas | None:
+        """No TF32 here."""
+        return None if tf32 else self._product
+
     @functools.cached_property
-    def libraries(self) -> rocblas.RocLibraries:
-        return rocblas.RocLibraries(self)
+    def _product(self) -> rocblas.RocBlas:
+        return rocblas.RocBlas(self)
 
     def tensor_map(self, array: Any, box: tuple[int, int], tf32: bool = False) -> np.void:
         raise LadderError(f"{self.name} has no TMA to copy tiles")

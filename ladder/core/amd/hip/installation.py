@@ -1,15 +1,12 @@
 """What this machine has for AMD's GPUs, and what to do about the rest."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import os
 
 from ladder.core.amd.hip import gpu
-from ladder.core.amd.hip.clang import find_clang
+from ladder.core.amd.hip.compiler import find_clang
 from ladder.core.common.errors import LadderError
-from ladder.core.common.finding import Finding
-from ladder.core.common.install import pip
+from ladder.core.common.install import Finding, pip
 
 NEEDED = ("AMD GPU", "CuPy for ROCm", "ROCm", "AMD compiler", "AMD driver")  # to run a kernel
 

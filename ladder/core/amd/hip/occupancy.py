@@ -6,14 +6,12 @@
 It follows from the machine code and the launch alone, so it needs no GPU.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from ladder.core.amd.hip.compiler import TYPICAL, Resources
-from ladder.core.common.occupancy import Occupancy
+from ladder.core.common.machine_code import Occupancy
 from ladder.core.contract.launch_plan import Launch
 
 KIB = 1024

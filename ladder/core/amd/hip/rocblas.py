@@ -4,16 +4,12 @@ Its interface has been the same since ROCm 4, while that of hipBLAS, which calls
 https://rocm.docs.amd.com/projects/rocBLAS/en/latest/reference/level-3-gemm.html
 """
 
-from __future__ import annotations
-
 import ctypes
-import functools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from ladder.core.common.errors import LadderError
-from ladder.core.contract.libraries import Libraries
 from ladder.core.device.cupy.blas import WORKSPACE_BYTES, Multiplier
 from ladder.core.device.cupy.protocol import Gpu
 
@@ -48,20 +44,6 @@ class RocBlas(Multiplier):
         accumulator, solution, flags = DATA_TYPES["float32"], 0, 0  # it chooses the solution
         written = address, kind, length, accumulator, STANDARD, solution, flags
         return int(self._library.rocblas_gemm_ex(handle, *arguments, *written))
-
-
-class RocLibraries(Libraries):
-    """rocBLAS on one GPU; it runs no rung, and has no TF32 here."""
-
-    def __init__(self, gpu: Gpu) -> None:
-        self._gpu = gpu
-
-    def matrix_product(self, tf32: bool = False) -> RocBlas | None:
-        return None if tf32 else self._product
-
-    @functools.cached_property
-    def _product(self) -> RocBlas:
-        return RocBlas(self._gpu)
 
 
 def load() -> Any:

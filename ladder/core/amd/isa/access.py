@@ -10,21 +10,18 @@
 Each of them is counted in a queue (waits.py), and the registers that it writes are marked there.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from ladder.core.amd.isa.machine import Machine, Step
 from ladder.core.amd.isa.meaning import Instruction
 from ladder.core.amd.isa.memory import Part, Request
 from ladder.core.amd.isa.operands import APERTURES, Operand, Read, reader, touched
 from ladder.core.amd.isa.program import Line
 from ladder.core.amd.isa.waits import FLAT_LDS, FLAT_MEMORY, LDS, LOADS, SCALAR, STORES, Queue
-from ladder.core.amd.isa.waves import Waves
+from ladder.core.amd.isa.waves import Machine, Step, Waves
 
 _SIZES: Mapping[str, int] = {
     **{"u8": 1, "i8": 1, "b8": 1, "ubyte": 1, "sbyte": 1, "byte": 1},

@@ -5,25 +5,16 @@ global_atomic_cmpswap_b32 v4, v1, v[2:3], s[4:5] glc    the old value comes back
 ds_add_u32 v0, v1
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from ladder.core.amd.isa.access import (
-    Address,
-    global_address,
-    note,
-    offsets_of,
-    queues_of,
-)
-from ladder.core.amd.isa.machine import Machine, Step
+from ladder.core.amd.isa import access
 from ladder.core.amd.isa.meaning import Instruction
 from ladder.core.amd.isa.memory import Request
 from ladder.core.amd.isa.operands import reader, touched
-from ladder.core.amd.isa.waves import Waves
+from ladder.core.amd.isa.waves import Machine, Step, Waves
 from ladder.core.common.errors import LadderError
 
 _ATOMIC = re.compile(r"(global|flat|ds)_(?:atomic_)?(?P<what>[a-z]+)(?:_rtn)?(?:_(?P<type>\w+))?")
@@ -60,14 +51,14 @@ def atomic(instruction: Instruction) -> Step | None:
     sources = 2 if space in ("ds", "flat") else 3
     returns = len(operands) > sources
     target, rest = (operands[0], operands[1:]) if returns else (None, operands)
-    offset = offsets_of(modifiers).get("offset", 0)
+    offset = access.offsets_of(modifiers).get("offset", 0)
     data, given = reader(rest[1], "u64" if pairs else "u32"), np.uint64 if pairs else dtype
     if space == "ds":
-        address = Address("ds", (reader(rest[0], "u32"),), offset)
+        address = access.Address("ds", (reader(rest[0], "u32"),), offset)
     else:
-        address = global_address(space, [rest[0], *rest[2:]], offset)
+        address = access.global_address(space, [rest[0], *rest[2:]], offset)
     function = ATOMICS[what]
-    queues = queues_of(space, returns, arch)
+    queues = access.queues_of(space, returns, arch)
     written = target.registers() if target else range(0)
 
     def run(waves: Waves, machine: Machine) -> None:
@@ -78,7 +69,7 @@ def atomic(instruction: Instruction) -> Step | None:
         before = np.empty(len(values), dtype)
         for part in address.parts(waves, machine, Request(line, "writes", size)):
             if part.content is machine.lds:
-                note(waves, machine, part, size, index, written=True, atomic=True)
+                access.note(waves, machine, part, size, index, written=True, atomic=True)
             if (part.places & 3).any():
                 raise line.problem("is atomic, and not at a multiple of 4 bytes")
             words, places = part.content.words.view(dtype), part.places >> 2

@@ -6,8 +6,6 @@ The division sequence follows the pseudo-code of V_DIV_SCALE, V_DIV_FMAS and V_D
 what is done instead.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import ml_dtypes

@@ -11,12 +11,10 @@ another wave has written without a barrier. doc/amd.md says what it does not mod
     translate.py  makes a step of each instruction: what it computes is in scalar.py and vector.py
                   (tables, in the terms of meaning.py and operands.py, with floats.py), in lanes.py,
                   parts.py and matrix.py, in access.py and atomics.py
-    waves.py      registers and masks; waits.py, what waves wait for; memory.py, what they address;
-                  machine.py, what they share
+    waves.py      registers and masks, and what waves share; waits.py, what they wait for;
+                  memory.py, what they address
     schedule.py   lets the waves run; kernel.py, a launch
 """
-
-from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
@@ -29,8 +27,8 @@ from ladder.core.amd.hip import compiler
 from ladder.core.amd.isa import program
 from ladder.core.amd.isa.kernel import InterpretedKernel
 from ladder.core.common.errors import LadderError
-from ladder.core.contract.dtypes import REALS
-from ladder.core.contract.host_arrays import HostArrays
+from ladder.core.contract.device import Device
+from ladder.core.contract.op import REALS
 from ladder.core.contract.rung_file import Rung
 from ladder.core.contract.signature import parameters
 from ladder.core.contract.target import Target
@@ -39,7 +37,7 @@ ARCHITECTURES = tuple(compiler.TYPICAL)
 MULTIPROCESSORS = 4  # few, so that a persistent kernel has work left for a second round
 
 
-class Isa(HostArrays):
+class Isa(Device):
     """
     arch        one of ARCHITECTURES
     time_limit  seconds that one launch may take
@@ -54,12 +52,9 @@ class Isa(HostArrays):
             known = ", ".join(ARCHITECTURES)
             raise LadderError(f"machine code of {arch!r} is not interpreted, but that of {known}")
         self.arch, self._time_limit = arch, time_limit
+        self.name = f"{arch}, interpreted"
         self.warp, _, self._lds_bytes = compiler.TYPICAL[arch]
         self._compiled: dict[Path, dict[str, InterpretedKernel]] = {}
-
-    @property
-    def name(self) -> str:
-        return f"{self.arch}, interpreted"
 
     def target(self, real: np.dtype) -> Target:
         return Target(self.arch, self.warp, MULTIPROCESSORS, self._lds_bytes, np.dtype(real))

@@ -1,7 +1,5 @@
 """One kernel of a code object: what its waves find in their registers, and its launches."""
 
-from __future__ import annotations
-
 import math
 import re
 import time
@@ -10,14 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from ladder.core.amd.isa.machine import Machine
 from ladder.core.amd.isa.memory import Bytes, Memory, Races, Region, region
 from ladder.core.amd.isa.program import Code
 from ladder.core.amd.isa.schedule import Schedule
 from ladder.core.amd.isa.translate import steps
-from ladder.core.amd.isa.waves import EXEC, TTMP, Waves
+from ladder.core.amd.isa.waves import EXEC, TTMP, Machine, Waves
 from ladder.core.common.errors import LadderError
-from ladder.core.contract.host_arrays import aligned_empty
+from ladder.core.contract.device import aligned_empty
 from ladder.core.contract.launch_plan import Launch
 from ladder.core.contract.peers import Peers, by_value
 

@@ -4,17 +4,14 @@ Of the ways to move a value to another lane, clang uses these for the rungs. DPP
 lets an instruction read another lane's register, is not interpreted: it is an error that names it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from ladder.core.amd.isa.machine import Machine, Run, Step
 from ladder.core.amd.isa.meaning import Instruction
 from ladder.core.amd.isa.operands import Operand, Read, reader, touched, writer
 from ladder.core.amd.isa.waits import LDS
-from ladder.core.amd.isa.waves import Waves
+from ladder.core.amd.isa.waves import Machine, Run, Step, Waves
 
 
 def exchange(instruction: Instruction) -> Step | None:

@@ -8,18 +8,15 @@ Which lane holds which element: AMD's "Instinct MI300 ISA", matrix arithmetic in
 The sums are computed in float64 and rounded once; in which order the hardware rounds is not said.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 
-from ladder.core.amd.isa.machine import Machine, Step
 from ladder.core.amd.isa.meaning import Instruction
 from ladder.core.amd.isa.operands import TYPES, Operand, constant, touched
-from ladder.core.amd.isa.waves import Waves
+from ladder.core.amd.isa.waves import Machine, Step, Waves
 from ladder.core.common.errors import LadderError
 
 _NAME = re.compile(r"v_(mfma|wmma)_f32_(\d+)x(\d+)x(\d+)_?(f16|bf16|f32)(?:_1k)?")

@@ -8,8 +8,6 @@ https://gpuopen.com/machine-readable-isa/ and LLVM's tables
 (https://llvm.org/docs/AMDGPU/AMDGPUAsmGFX942.html and its siblings).
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple

@@ -4,8 +4,6 @@ Global addresses are those of the host's arrays, so that a pointer in an argumen
 own. An access that does not lie within one array is an error that names the nearest one.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 

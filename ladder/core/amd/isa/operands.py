@@ -5,8 +5,6 @@ A type says how many registers an operand takes and what its bits are: "u32", "i
 of an operand and a type; the functions take the waves that execute the instruction.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ or a half. Packed instructions, v_pk_..., compute two results, each from halves 
 op_sel picks those for the low result, op_sel_hi those for the high one.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -14,10 +12,9 @@ from dataclasses import replace
 import numpy as np
 
 from ladder.core.amd.isa import floats
-from ladder.core.amd.isa.machine import Machine, Step
 from ladder.core.amd.isa.meaning import Instruction
 from ladder.core.amd.isa.operands import TYPES, Operand, Read, Write, reader, touched, writer
-from ladder.core.amd.isa.waves import Waves
+from ladder.core.amd.isa.waves import Machine, Step, Waves
 from ladder.core.common.errors import LadderError
 
 Bits = tuple[int, ...]

@@ -7,16 +7,13 @@ runs for long without an end, such as one that waits for another block in a loop
 A barrier is passed when all waves of the block that have not ended have reached it.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 
 import numpy as np
 
-from ladder.core.amd.isa.machine import Kind, Machine, Step
 from ladder.core.amd.isa.waits import LDS
-from ladder.core.amd.isa.waves import Waves
+from ladder.core.amd.isa.waves import Kind, Machine, Step, Waves
 from ladder.core.common.errors import LadderError
 
 PATIENCE = 4096  # steps back that a set takes before another one gets its turn

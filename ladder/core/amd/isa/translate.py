@@ -4,8 +4,6 @@ Each kind of instruction has its own function, which returns None for what it do
 none of them knows is an error as soon as the kernel is loaded.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -13,14 +11,13 @@ from typing import Any
 import numpy as np
 
 from ladder.core.amd.isa import access, atomics, lanes, matrix, parts
-from ladder.core.amd.isa.machine import Kind, Machine, Step
 from ladder.core.amd.isa.meaning import Instruction, Meaning
 from ladder.core.amd.isa.operands import Operand, Read, Write, parse, registers_of, writer
 from ladder.core.amd.isa.program import Code, Line
 from ladder.core.amd.isa.scalar import SCALAR
 from ladder.core.amd.isa.vector import VECTOR, by_truth_table
 from ladder.core.amd.isa.waits import SCALAR_KEY, waits
-from ladder.core.amd.isa.waves import EXEC, VCC, Waves
+from ladder.core.amd.isa.waves import EXEC, VCC, Kind, Machine, Step, Waves
 from ladder.core.common.errors import LadderError
 
 # What changes nothing here: hints for speed; caches, of which there are none; and delays for

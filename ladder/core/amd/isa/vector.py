@@ -1,14 +1,12 @@
 """Vector instructions: one value for each lane. Arrays are (waves, lanes), or broadcast to that."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np
 
 from ladder.core.amd.isa import floats
-from ladder.core.amd.isa.integers import Pair, borrow, carry, high, reverse
 from ladder.core.amd.isa.meaning import Meaning, alike, computes
+from ladder.core.amd.isa.scalar import Pair, borrow, carry, high, reverse
 
 
 def _swapped(function: Callable[..., object]) -> Callable[..., object]:

@@ -4,15 +4,22 @@ An array has one axis for the waves and one for the lanes, so that one NumPy ope
 instruction for all of them. Where waves take different ways they are parted (`take`), and where
 these meet again they are joined (`join`); each set has arrays of its own.
 
+Machine is what all waves of a launch share, Step an instruction that they can execute.
+
 Scalar registers are numbered as AMD's instructions encode them: VCC is 106 and 107, EXEC 126, 127.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple
 
 import numpy as np
 
+from ladder.core.amd.isa.memory import Bytes, Memory, Races
+from ladder.core.amd.isa.program import Line
 from ladder.core.amd.isa.waits import Outstanding
 
 VCC, TTMP, NULL, M0, EXEC = 106, 108, 124, 125, 126
@@ -116,3 +123,49 @@ class Waves:
             Outstanding.join([part.outstanding for part in parts]),
             parts[0].pc,
         )
+
+
+@dataclass
+class Machine:
+    """What the waves of a launch share.
+
+    lds        of all blocks that run at a time, one after the other
+    lds_size   bytes of one block that it may use; lds_room: from one block to the next
+    scratch    of all lanes, one after the other
+    scratch_size  bytes of one lane
+    """
+
+    memory: Memory
+    lds: Bytes
+    lds_size: int
+    lds_room: int
+    races: Races
+    scratch: Bytes
+    scratch_size: int
+    lines: list[Line]
+
+
+class Kind(Enum):
+    """What the scheduler does after an instruction."""
+
+    PLAIN = 0  # it goes on with the next one
+    BRANCH = 1  # `run` returns which waves go to `target`
+    BARRIER = 2
+    END = 3
+    SLEEP = 4  # other waves take their turn
+
+
+Run = Callable[[Waves, Machine], np.ndarray | None]
+
+
+class Step(NamedTuple):
+    """An instruction, ready to be executed.
+
+    touches  keys of registers that it reads or writes: their loads must have been waited for
+    """
+
+    run: Run
+    touches: frozenset[int]
+    line: Line
+    kind: Kind = Kind.PLAIN
+    target: int = 0

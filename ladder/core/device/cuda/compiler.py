@@ -5,8 +5,6 @@ entry is a folder of `kernel.cubin` and `compile.log`, the compiler's report on 
 spills.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Mapping
@@ -18,9 +16,8 @@ import numpy as np
 from ladder.core.common import cache
 from ladder.core.common.errors import CompileError, LadderError
 from ladder.core.common.install import install
-from ladder.core.contract.device_code import INCLUDE
-from ladder.core.contract.dtypes import REALS
-from ladder.core.contract.identity import code_identity
+from ladder.core.contract.device_code import INCLUDE, code_identity
+from ladder.core.contract.op import REALS
 from ladder.core.contract.rung_file import Rung
 from ladder.core.contract.signature import with_c_linkage
 from ladder.core.contract.target import Target

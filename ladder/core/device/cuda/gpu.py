@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import functools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +12,11 @@ import numpy as np
 
 from ladder.core.common.errors import LadderError
 from ladder.core.common.install import install, pip
-from ladder.core.contract.device import refuse_tile
-from ladder.core.contract.host_arrays import aligned_empty
+from ladder.core.contract.device import aligned_empty, refuse_tile
 from ladder.core.contract.launch_plan import Launch
 from ladder.core.contract.rung_file import Rung
-from ladder.core.device.cuda import compiler, dependent_launch
-from ladder.core.device.cuda.libraries import CudaLibraries
+from ladder.core.device.cuda import compiler
+from ladder.core.device.cuda.cublas import COMPUTE_32F, COMPUTE_32F_FAST_TF32, CuBlas, Linear
 from ladder.core.device.cuda.nvrtc import find_nvrtc
 from ladder.core.device.cuda.sensors import Nvml, condition
 from ladder.core.device.cupy.gpu import CupyGpu, CupyKernel, count_gpus, said, why_no_import
@@ -42,6 +40,7 @@ class Cuda(CupyGpu):
     marks_in_graphs = True
     warp = compiler.WARP_SIZE
     serialize = "CUDA_LAUNCH_BLOCKING=1"
+    library_rungs = frozenset({"cublas", "cublaslt", "cublas-tf32", "cublaslt-tf32"})
 
     def __init__(self, index: int = 0) -> None:
         """Raises LadderError where there is no driver, CuPy or GPU of that index, or an old one."""
@@ -64,12 +63,20 @@ class Cuda(CupyGpu):
         self.multiprocessors = properties["multiProcessorCount"]
         self.shared_bytes = properties["sharedMemPerBlockOptin"]
         self.l2_bytes = properties["l2CacheSize"]
+        self._products: dict[bool, CuBlas] = {}  # by whether float32 is multiplied as TF32
+        self._layers: dict[bool, Linear] = {}
         self._driver_major = runtime.driverGetVersion() // 1000
         self._attach(index)
 
-    @functools.cached_property
-    def libraries(self) -> CudaLibraries:
-        return CudaLibraries(self)
+    def matrix_product(self, tf32: bool = False) -> CuBlas:
+        if tf32 not in self._products:
+            self._products[tf32] = CuBlas(self, COMPUTE_32F_FAST_TF32 if tf32 else COMPUTE_32F)
+        return self._products[tf32]
+
+    def linear_layer(self, tf32: bool = False) -> Linear:
+        if tf32 not in self._layers:
+            self._layers[tf32] = Linear(self, COMPUTE_32F_FAST_TF32 if tf32 else COMPUTE_32F)
+        return self._layers[tf32]
 
     def tensor_map(self, array: Any, box: tuple[int, int], tf32: bool = False) -> np.void:
         """What the driver makes of it is opaque: 128 bytes, which a kernel takes by value."""
@@ -181,9 +188,7 @@ class CudaKernel(CupyKernel):
 
     def launch(self, launch: Launch, values: list[Any]) -> None:
         if launch.prefetch and self.device.recording:
-            status = dependent_launch.launch(
-                self.raw.kernel.ptr, launch, values, self.device.stream.ptr
-            )
+            status = launch_dependent(self.raw.kernel.ptr, launch, values, self.device.stream.ptr)
             if status:
                 raise self.device.cupy.cuda.driver.CUDADriverError(status)
         else:
@@ -269,3 +274,57 @@ def _why_no_device(error: Exception, wheel: int) -> str:
 def dotted(version: int) -> str:
     """13.1 of CUDA's own way to write it, 13010."""
     return f"{version // 1000}.{version % 1000 // 10}"
+
+
+# ---- launches of kernels that start while the one before runs, by CUDA's driver: CuPy's launch has
+# ---- no attributes, and programmatic dependent launch is one
+# https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__EXEC.html
+
+_PROGRAMMATIC_STREAM_SERIALIZATION = 6  # CU_LAUNCH_ATTRIBUTE_...
+
+
+class _Attribute(ctypes.Structure):
+    """CUlaunchAttribute: an id, and a union of 64 bytes, of which this one uses an int."""
+
+    _fields_ = (
+        ("id", ctypes.c_int),
+        ("padding", ctypes.c_int),
+        ("value", ctypes.c_int * 16),
+    )
+
+
+class _Config(ctypes.Structure):
+    """CUlaunchConfig."""
+
+    _fields_ = (
+        ("grid", ctypes.c_uint * 3),
+        ("block", ctypes.c_uint * 3),
+        ("shared", ctypes.c_uint),
+        ("stream", ctypes.c_void_p),
+        ("attributes", ctypes.POINTER(_Attribute)),
+        ("count", ctypes.c_uint),
+    )
+
+
+def launch_dependent(function: int, launch: Launch, values: Sequence[Any], stream: int) -> int:
+    """Submit a kernel that may start before the one before it on the stream has ended.
+
+    function, stream  handles of the driver
+    values            the arguments: NumPy scalars, and CuPy arrays, of which it passes the address
+
+    Returns the driver's status, 0 for success.
+    """
+    held = [np.asarray(_value(value)) for value in values]
+    pointers = (ctypes.c_void_p * len(held))(*(array.ctypes.data for array in held))
+    attribute = _Attribute(_PROGRAMMATIC_STREAM_SERIALIZATION, 0, (ctypes.c_int * 16)(1))
+    config = _Config(launch.grid, launch.block, launch.shared, stream, ctypes.pointer(attribute), 1)
+    status: int = ctypes.CDLL("libcuda.so.1").cuLaunchKernelEx(
+        ctypes.byref(config), ctypes.c_void_p(function), pointers, None
+    )
+    return status
+
+
+def _value(argument: Any) -> Any:
+    """What the kernel takes by value: of an array, its address."""
+    data: Any = getattr(argument, "data", None)
+    return np.uint64(data.ptr) if hasattr(data, "ptr") else argument

@@ -19,11 +19,10 @@ from typing import Any
 import numpy as np
 
 from ladder.core.common.errors import LadderError
+from ladder.core.contract.device import Device, Sensors
 from ladder.core.contract.launch_plan import Launch
-from ladder.core.contract.libraries import Libraries
 from ladder.core.contract.peers import FirstRank, Rows
 from ladder.core.contract.rung_file import Rung
-from ladder.core.contract.sensors import Sensors
 from ladder.core.contract.target import Target
 from ladder.core.device.cuda.gpu import Cuda
 from ladder.core.device.cupy import nccl
@@ -35,7 +34,7 @@ BUSY_BYTES = 512 << 20  # that keep a GPU busy for longer than two submissions t
 _ALREADY = 704  # cudaErrorPeerAccessAlreadyEnabled
 
 
-class CudaGroup:
+class CudaGroup(Device):
     """GPUs of one kind. What is the same on all of them is that of the first."""
 
     kind = "cuda"
@@ -44,8 +43,7 @@ class CudaGroup:
     runs_kernels = True
     measurable = True
     asynchronous = True
-    marks_in_graphs = False
-    processes = None
+    library_rungs = frozenset({"nccl"})
 
     def __init__(self, indices: Sequence[int]) -> None:
         """Raises LadderError where there is no such GPU, or one has no access to another."""
@@ -73,9 +71,12 @@ class CudaGroup:
                     if error.status != _ALREADY:
                         raise
 
+    def group_sum(self) -> nccl.GroupSum:
+        return self._group_sum
+
     @functools.cached_property
-    def libraries(self) -> GroupLibraries:
-        return GroupLibraries(self.gpus)
+    def _group_sum(self) -> nccl.GroupSum:
+        return nccl.GroupSum(self.gpus)
 
     # ---- arrays: one row, or as many rows as there are ranks on it, on each GPU ----
 
@@ -103,10 +104,6 @@ class CudaGroup:
     def download(self, array: Rows) -> np.ndarray:
         self.synchronize()  # a rank may have written to rows of the others
         return np.stack([owner.download(row) for owner, row in self._rows(array)])
-
-    def fetch(self, array: Rows) -> Callable[[], np.ndarray]:
-        copy = self.download(array)
-        return lambda: copy
 
     def _rows(self, array: Rows, *beside: Any) -> Iterator[Any]:
         return zip(self.owners(len(array.rows)), array.rows, *beside, strict=True)
@@ -139,12 +136,6 @@ class CudaGroup:
     def free_unused(self) -> None:
         for gpu in self.gpus:
             gpu.free_unused()
-
-    def fork(self, work: Callable[[], None], urgent: bool = False, behind: None = None) -> None:
-        work()  # in order with the rest
-
-    def join(self, end: None) -> None:
-        pass
 
     def mark(self) -> list[Any]:
         return [gpu.mark() for gpu in self.gpus]
@@ -217,22 +208,6 @@ class CudaGroup:
     def annotate(self, name: str) -> Iterator[None]:
         with self.gpus[0].annotate(name):
             yield
-
-
-class GroupLibraries(Libraries):
-    """NCCL, over the GPUs of a group."""
-
-    ids = frozenset({"nccl"})
-
-    def __init__(self, gpus: Sequence[Cuda]) -> None:
-        self._gpus = gpus
-
-    def group_sum(self) -> nccl.GroupSum:
-        return self._group_sum
-
-    @functools.cached_property
-    def _group_sum(self) -> nccl.GroupSum:
-        return nccl.GroupSum(self._gpus)
 
 
 class GroupKernel:

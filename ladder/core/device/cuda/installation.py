@@ -1,14 +1,11 @@
 """What this machine has for NVIDIA GPUs, and what to do about the rest."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import re
 from collections.abc import Mapping
 
 from ladder.core.common.errors import LadderError
-from ladder.core.common.finding import Finding
-from ladder.core.common.install import install, pip
+from ladder.core.common.install import Finding, install, pip
 from ladder.core.device.cuda import gpu, sensors
 from ladder.core.device.cuda.nvrtc import INSTALL, find_nvrtc
 from ladder.core.device.cuda.sass import find_nvdisasm

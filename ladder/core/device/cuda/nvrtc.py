@@ -5,8 +5,6 @@ looked for, in this order, in NVIDIA's wheels, in $CUDA_PATH, in /usr/local/cuda
 dynamic linker looks. https://docs.nvidia.com/cuda/nvrtc/
 """
 
-from __future__ import annotations
-
 import ctypes
 import functools
 import os

@@ -7,13 +7,11 @@ It follows from the machine code and the launch alone, so it needs no GPU. Nsigh
 theoretical occupancy.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ladder.core.common.occupancy import Occupancy
+from ladder.core.common.machine_code import Occupancy
 from ladder.core.contract.launch_plan import Launch
 from ladder.core.device.cuda.compiler import Resources
 

@@ -4,8 +4,6 @@ Needs NVIDIA's `nvdisasm`, which comes as a wheel. Each instruction has the sour
 compiled from; one from a header has the line of the rung where it was inlined.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

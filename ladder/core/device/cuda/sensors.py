@@ -15,10 +15,9 @@ import statistics
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from types import TracebackType
 from typing import Any, NamedTuple
 
-from ladder.core.contract.sensors import Reading, Sensors
+from ladder.core.contract.device import Reading, Sensors
 
 PERIOD_SECONDS = 0.1
 COUNTER_SECONDS = 0.005
@@ -71,12 +70,7 @@ class Nvml(Sensors):
             self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._stop.set()
         if self._thread is not None:
             self._thread.join()

@@ -7,8 +7,6 @@ each stream that work goes to has a handle and a workspace of its own: what is s
 other work would otherwise go behind it, or share its memory.
 """
 
-from __future__ import annotations
-
 import ctypes
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Generic, TypeVar

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import threading
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -17,11 +18,10 @@ from typing import Any
 import numpy as np
 
 from ladder.core.common.errors import DeviceFault, LadderError
-from ladder.core.contract.device import NO_LINK
+from ladder.core.contract.device import Device
 from ladder.core.contract.launch_plan import Launch
 from ladder.core.contract.peers import by_value
 from ladder.core.contract.rung_file import Rung
-from ladder.core.contract.sensors import Sensors
 from ladder.core.contract.target import Target
 from ladder.core.device.cupy import nccl, p2p
 
@@ -40,7 +40,7 @@ _NULL = np.uintp(0)
 HIGHEST_PRIORITY = -100
 
 
-class CupyGpu:
+class CupyGpu(Device):
     """One GPU, with a stream on which everything runs in order, and two for what goes on `beside`
     it.
 
@@ -54,12 +54,8 @@ class CupyGpu:
     runs_kernels = True
     measurable = True
     asynchronous = True
-    marks_in_graphs = False
-    group_size = 1
 
-    kind: str
     cupy: Any
-    name: str
     arch: str  # "sm_90a", "gfx942"
     warp: int
     multiprocessors: int
@@ -131,12 +127,6 @@ class CupyGpu:
     def kernel(self, raw: Any, path: Path) -> CupyKernel:
         """The kernel of a loaded module, ready to be launched."""
         return CupyKernel(self, raw, path)
-
-    def owners(self, rows: int) -> tuple[()]:
-        return ()
-
-    def link_bandwidth(self) -> float:
-        raise LadderError(NO_LINK)
 
     def target(self, real: np.dtype) -> Target:
         return Target(self.arch, self.warp, self.multiprocessors, self.shared_bytes, np.dtype(real))
@@ -218,17 +208,27 @@ class CupyGpu:
                 }
         return self._loaded[module]
 
-    @functools.cached_property
-    def processes(self) -> CupyProcesses:
-        return CupyProcesses(self)
+    @property
+    def processes(self) -> CupyGpu:
+        return self
+
+    def new_group(self) -> bytes:
+        return nccl.unique_id()
+
+    def join_group(self, name: bytes, rank: int, size: int) -> nccl.Communicator:
+        return nccl.Communicator(self, name, rank, size)
+
+    def join_p2p(
+        self, exchange: p2p.Exchange, rank: int, size: int, beside: bool
+    ) -> p2p.PeerToPeer:
+        return p2p.join(self, exchange, rank, size, beside)
 
     def allocation(self, array: Any) -> int:
         """Where the allocation begins of which an array is a part."""
         raise NotImplementedError
 
-    def compile_ahead(self, rung: Rung, defines: Mapping[str, int], real: np.dtype) -> Path:
-        """Compile a rung file into the cache, and do not load it; several threads may do so."""
-        raise NotImplementedError
+    @abstractmethod
+    def compile_ahead(self, rung: Rung, defines: Mapping[str, int], real: np.dtype) -> Path: ...
 
     def synchronize(self) -> None:
         with self._current():
@@ -309,14 +309,6 @@ class CupyGpu:
             free, total = self.cupy.cuda.runtime.memGetInfo()
             return free + self.cupy.get_default_memory_pool().free_bytes(), total
 
-    def condition(self) -> str | None:
-        """Not known, unless a subclass asks the vendor's tool."""
-        return None
-
-    def sensors(self) -> Sensors:
-        """None, unless a subclass asks the vendor's tool."""
-        return Sensors()
-
     @contextlib.contextmanager
     def _current(self, doing: str = "") -> Iterator[None]:
         """Make this GPU the one that CuPy works on, and raise the runtime's errors as ours."""
@@ -348,24 +340,6 @@ class CupyGpu:
         return DeviceFault(
             f"{message}; this process can no longer use the GPU; restart the program"
         )
-
-
-class CupyProcesses:
-    """Groups of processes with a GPU each (`Processes` of ladder/core/contract/collectives.py)."""
-
-    def __init__(self, gpu: CupyGpu) -> None:
-        self._gpu = gpu
-
-    def new_group(self) -> bytes:
-        return nccl.unique_id()
-
-    def join_group(self, name: bytes, rank: int, size: int) -> nccl.Communicator:
-        return nccl.Communicator(self._gpu, name, rank, size)
-
-    def join_p2p(
-        self, exchange: p2p.Exchange, rank: int, size: int, beside: bool
-    ) -> p2p.PeerToPeer:
-        return p2p.join(self._gpu, exchange, rank, size, beside)
 
 
 class CupyKernel:

@@ -6,8 +6,6 @@ No AMD GPU has run it.
 https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/usage/collectives.html
 """
 
-from __future__ import annotations
-
 import atexit
 import contextlib
 import functools
@@ -33,7 +31,7 @@ def unique_id() -> bytes:
 
 
 class Communicator:
-    """This process's part of a group. See `ladder.core.contract.collectives.Communicator`."""
+    """This process's part of a group. See `ladder.core.contract.device.Communicator`."""
 
     name = "NCCL"
 

@@ -100,7 +100,7 @@ def _refuse_unreachable(gpu: Gpu, ids: Sequence[str], rank: int) -> None:
 
 
 class PeerToPeer:
-    """This process's part of a group. See `ladder.core.contract.collectives.Communicator`.
+    """This process's part of a group. See `ladder.core.contract.device.Communicator`.
 
     The first exchange of arrays sends handles to the other processes, through the host. So it must
     not be recorded in a graph; later ones may.

@@ -1,7 +1,5 @@
 """What libraries and exchanges need of a GPU; gpu.py, which has all of it, imports them."""
 
-from __future__ import annotations
-
 from typing import Any, Protocol
 
 import numpy as np

@@ -30,8 +30,6 @@ A drawing that shows nothing measured or counted, and stands in one or two place
 is a file in doc/img, which a page links to and a notebook shows with `nb.drawing(NAME)`.
 """
 
-from __future__ import annotations
-
 import inspect
 import re
 from collections.abc import Callable
@@ -40,7 +38,7 @@ from pathlib import Path
 from ladder.core.common import cache
 from ladder.core.common.errors import LadderError
 from ladder.core.common.files import read_text
-from ladder.core.contract.identity import code_identity
+from ladder.core.contract.device_code import code_identity
 from ladder.core.contract.ladder import find
 from ladder.core.show.pictures import (
     accesses,

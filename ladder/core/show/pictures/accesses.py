@@ -4,19 +4,16 @@ Each box is a sector, moved as a whole; its coloured parts are what lanes asked 
 the lane, and the grey rest is moved for nothing.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 import numpy as np
 
 from ladder.core.common.errors import LadderError
-from ladder.core.contract.dims import format_dims
 from ladder.core.contract.ladder import find
+from ladder.core.contract.op import format_dims
 from ladder.core.contract.rung_file import Rung
 from ladder.core.emulator.report import SECTOR, Access, Report
-from ladder.core.show.pictures.drawing import GLYPH, MARGIN, WIDTH, Drawing
-from ladder.core.show.pictures.palette import distinct
+from ladder.core.show.pictures.drawing import GLYPH, MARGIN, WIDTH, Drawing, distinct
 from ladder.core.show.source_code import lines_with, parse_shape
 from ladder.core.show.trace import is_of, trace
 

@@ -1,7 +1,5 @@
 """Shared memory, lane by lane: the bank that each lane accesses, and the wavefronts it takes."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,8 +8,7 @@ from pathlib import Path
 from ladder.core.common.errors import LadderError
 from ladder.core.contract.ladder import find
 from ladder.core.emulator.report import Access
-from ladder.core.show.pictures.drawing import MARGIN, WIDTH, Drawing
-from ladder.core.show.pictures.palette import distinct, text_on
+from ladder.core.show.pictures.drawing import MARGIN, WIDTH, Drawing, distinct, text_on
 from ladder.core.show.pictures.runs import counted, default_dtype
 
 BANKS = 32  # of shared memory, each 4 bytes wide

@@ -5,8 +5,6 @@ each gets its dark value from the palette, or by turning its lightness around, w
 apart and text readable on what it stands on.
 """
 
-from __future__ import annotations
-
 import colorsys
 import io
 import re
@@ -15,7 +13,7 @@ from typing import Any
 
 import matplotlib
 
-from ladder.core.show.pictures.palette import COLOURS
+from ladder.core.show.pictures.drawing import COLOURS
 
 DARK = dict(COLOURS.values())  # by the light value
 BLACK, WHITE = 0.95, 0.07  # the lightness that black and white have on a dark page

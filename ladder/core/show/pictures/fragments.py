@@ -3,16 +3,13 @@
 The tests compare them with what the CPU twins of `ldmatrix` and `mma.sync` do.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from ladder.core.common.errors import LadderError
-from ladder.core.show.pictures.drawing import MARGIN, Drawing
-from ladder.core.show.pictures.palette import distinct, text_on
+from ladder.core.show.pictures.drawing import MARGIN, Drawing, distinct, text_on
 
 CELL = 30.0  # width of an element
 LOW = 21.0  # height of an element

@@ -1,7 +1,5 @@
 """What the instructions of a kernel's loop are for, rung beside rung, from its machine code."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple

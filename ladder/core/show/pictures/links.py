@@ -1,15 +1,12 @@
 """What crosses the links between GPUs in one call of a kernel with ranks: from whom, to whom."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
 
 from ladder.core.common.errors import LadderError
-from ladder.core.contract.dims import Dims
-from ladder.core.contract.dtypes import DTYPES, resolve_dtype
 from ladder.core.contract.ladder import Ladder, find
+from ladder.core.contract.op import DTYPES, Dims, resolve_dtype
 from ladder.core.contract.rung_file import Rung
 from ladder.core.emulator.report import Report
 from ladder.core.show.pictures.drawing import MARGIN, WIDTH, Drawing

@@ -1,7 +1,5 @@
 """Measurements on logarithmic scales, where the lowest rungs can be seen too."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import math

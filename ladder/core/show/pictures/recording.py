@@ -4,16 +4,14 @@ An instrumented copy of the kernel runs in the emulator. Before each call of a f
 ladder/include/hopper.cuh, lanes 0 and 1 of every warp print what they call it with.
 """
 
-from __future__ import annotations
-
 import functools
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from ladder.core.common.errors import LadderError
-from ladder.core.contract.dims import Dims
 from ladder.core.contract.ladder import find
+from ladder.core.contract.op import Dims
 from ladder.core.contract.rung_file import Rung
 from ladder.core.show.pictures.runs import emulated_plan, recorded
 from ladder.core.show.source_code import parse_shape

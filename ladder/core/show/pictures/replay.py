@@ -5,8 +5,6 @@ lengths are not measured. A copy and a store take as long as they are said to, h
 the same time; the tensor cores of an SM serve one warpgroup at a time; all else takes no time.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -5,13 +5,11 @@ An instrumented copy of the kernel runs in the emulator. Block 0 prints its copi
 also prints its waits and reads. The picture shows this order, and assumes no durations.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from ladder.core.common.errors import LadderError
-from ladder.core.contract.dims import Dims
 from ladder.core.contract.ladder import Ladder, find
+from ladder.core.contract.op import Dims
 from ladder.core.contract.rung_file import Rung
 from ladder.core.show.pictures.drawing import MARGIN, WIDTH, Drawing
 from ladder.core.show.pictures.runs import alone, recorded

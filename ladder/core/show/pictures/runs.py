@@ -1,17 +1,14 @@
 """What pictures ask of the emulator: one run of a rung, counted or recorded."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import functools
 import io
 
 from ladder.core.common.errors import LadderError
-from ladder.core.contract.dims import Dims
-from ladder.core.contract.dtypes import DTYPES
 from ladder.core.contract.ladder import Ladder, find
 from ladder.core.contract.launch_plan import LaunchPlan
+from ladder.core.contract.op import DTYPES, Dims
 from ladder.core.contract.rung_file import Rung
 from ladder.core.emulator.emulated import Emulated, KernelError
 from ladder.core.emulator.report import Report

@@ -1,16 +1,12 @@
 """What an op computes, on a small example: the values, and what two elements of the output need."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np
 
 from ladder.core.common.errors import LadderError
-from ladder.core.contract.dims import Dims, format_dims
-from ladder.core.contract.dtypes import resolve_dtype
 from ladder.core.contract.ladder import find
-from ladder.core.contract.op import Op
+from ladder.core.contract.op import Dims, Op, format_dims, resolve_dtype
 from ladder.core.show.pictures.drawing import GLYPH, MARGIN, WIDTH, Drawing
 from ladder.core.show.source_code import parse_shape
 

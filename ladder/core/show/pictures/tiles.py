@@ -1,16 +1,13 @@
 """Which thread writes which element of the result: the grid, a block, a warp, a thread."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np
 
 from ladder.core.common.errors import LadderError
-from ladder.core.contract.dtypes import DTYPES, resolve_dtype
 from ladder.core.contract.ladder import find
-from ladder.core.show.pictures.drawing import MARGIN, WIDTH, Drawing
-from ladder.core.show.pictures.palette import distinct
+from ladder.core.contract.op import DTYPES, resolve_dtype
+from ladder.core.show.pictures.drawing import MARGIN, WIDTH, Drawing, distinct
 from ladder.core.show.pictures.runs import counted, default_dtype, emulated_plan
 from ladder.core.show.source_code import parse_shape
 

@@ -1,7 +1,5 @@
 """A pipelined kernel over time: copies that land, products that run, and warps that wait."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from ladder.core.contract.ladder import find

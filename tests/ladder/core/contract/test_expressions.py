@@ -8,8 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ladder.core.common.errors import LadderError
-from ladder.core.contract.expressions import MOST_CHARACTERS, ceil_div, evaluate_whole, parse
-from ladder.core.contract.tilings import find
+from ladder.core.contract.expressions import (
+    MOST_CHARACTERS,
+    ceil_div,
+    evaluate_whole,
+    find_tiling,
+    parse,
+)
 
 NAMES = {"N": 100, "C": 768, "warp": 32, "real": "float16", "float16": "float16", "yes": True}
 
@@ -80,7 +85,7 @@ def test_what_is_no_plain_arithmetic_is_refused_at_once(text):
     ],
 )
 def test_what_has_no_value_is_refused_with_the_expression(text):
-    expression = parse(text, find)
+    expression = parse(text, find_tiling)
     with pytest.raises(LadderError, match=re.escape(text)):
         expression.evaluate(NAMES)
 
@@ -106,15 +111,15 @@ def test_a_whole_number_is_asked_for_and_nothing_else():
 @pytest.mark.parametrize(
     "name",
     [
-        *("os.system", "os.path.exists", "layernorm.tiles.any", "contract.tilings.find"),
+        *("os.system", "os.path.exists", "layernorm.tiles.any", "contract.expressions.find_tiling"),
         *("matmul.tiles.tiling", "matmul.tiles.__builtins__", "matmul.tiles.stream"),
     ],
 )
 def test_a_header_names_tile_heuristics_only(name):
     with pytest.raises(LadderError, match=r"matmul\.tiles|" + re.escape(name)):
-        parse(f"{name}(N)", find)
+        parse(f"{name}(N)", find_tiling)
 
 
 def test_a_tile_heuristic_may_return_several_numbers():
     text = "matmul.tiles.stream_k(warp, C, blocks=N)"
-    assert len(parse(text, find).evaluate(NAMES)) > 1
+    assert len(parse(text, find_tiling).evaluate(NAMES)) > 1

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ladder.core.common.errors import LadderError
-from ladder.core.contract.identity import code_identity
+from ladder.core.contract.device_code import code_identity
 from ladder.core.contract.ladder import PACKAGE
 from ladder.core.contract.launch_plan import Launch, LaunchLines, Scratch, Tile
 from ladder.core.contract.rung_file import parse

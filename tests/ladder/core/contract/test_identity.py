@@ -6,7 +6,7 @@ import importlib
 import pytest
 
 from ladder.core.contract import device_code, rung_file
-from ladder.core.contract.identity import code_identity
+from ladder.core.contract.device_code import code_identity
 from ladder.core.contract.ladder import PACKAGE, find, ladders
 from ladder.matmul import tiles
 

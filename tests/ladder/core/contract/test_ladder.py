@@ -4,8 +4,8 @@ import pytest
 
 from ladder.core.common.errors import LadderError
 from ladder.core.contract import ladder as ladder_module
-from ladder.core.contract.dtypes import DTYPES
 from ladder.core.contract.ladder import PACKAGE, Ladder, find, find_rung, ladders
+from ladder.core.contract.op import DTYPES
 from ladder.core.contract.rung_file import TRACKS, Rung, id_of
 from ladder.core.contract.target import Target
 

@@ -3,9 +3,9 @@
 import pytest
 
 from ladder.core.amd.hip import compiler as hip
-from ladder.core.contract.dtypes import REALS
 from ladder.core.contract.ladder import find, ladders
 from ladder.core.contract.launch_plan import LaunchLines
+from ladder.core.contract.op import REALS
 from ladder.core.contract.rung_file import Rung
 from ladder.core.contract.runs_on import FAMILIES, runs_on
 from ladder.core.device.cuda import compiler as cuda

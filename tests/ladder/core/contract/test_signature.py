@@ -8,7 +8,7 @@ import pytest
 
 from ladder.core.common.errors import LadderError
 from ladder.core.contract.binding import bind
-from ladder.core.contract.host_arrays import aligned_empty
+from ladder.core.contract.device import aligned_empty
 from ladder.core.contract.ladder import find
 from ladder.core.contract.rung_file import parse
 from ladder.core.contract.signature import mismatch

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ladder.core.contract.host_arrays import aligned_empty
+from ladder.core.contract.device import aligned_empty
 from ladder.core.contract.launch_plan import Launch
 
 PROPERTIES = {

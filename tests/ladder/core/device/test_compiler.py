@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from ladder.core.common.errors import CompileError, LadderError
-from ladder.core.contract.dtypes import DTYPES, REALS
 from ladder.core.contract.ladder import ladders
+from ladder.core.contract.op import DTYPES, REALS
 from ladder.core.device.cuda import compiler, nvrtc
 
 needs_nvrtc = pytest.mark.skipif(

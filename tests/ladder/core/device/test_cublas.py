@@ -8,8 +8,8 @@ import pytest
 
 from ladder.core.common.errors import LadderError
 from ladder.core.contract.binding import bind
-from ladder.core.contract.dtypes import DTYPES
 from ladder.core.contract.ladder import find
+from ladder.core.contract.op import DTYPES
 from ladder.core.device.cuda import cublas
 from ladder.core.device.cuda.gpu import Cuda
 from ladder.core.device.open import open_device
@@ -81,6 +81,7 @@ class Gpu(Cuda):
 
     def __init__(self):
         self.emulated = open_device("emulated")
+        self._products, self._layers = {}, {}
 
     def empty(self, shape, dtype):
         return GpuArray(self.emulated.empty(shape, dtype))

@@ -9,8 +9,8 @@ import pytest
 
 from ladder.core.common.errors import LadderError
 from ladder.core.contract import rung_file
-from ladder.core.contract.dtypes import DTYPES
 from ladder.core.contract.launch_plan import Launch
+from ladder.core.contract.op import DTYPES
 from ladder.core.device.cuda import gpu
 from ladder.core.device.open import open_device
 

@@ -9,9 +9,9 @@ import pytest
 
 from ladder.core.amd.hip import compiler, gpu, rocblas
 from ladder.core.common.errors import DeviceFault, LadderError
-from ladder.core.contract.dtypes import DTYPES, REALS
 from ladder.core.contract.ladder import find
 from ladder.core.contract.launch_plan import Launch
+from ladder.core.contract.op import DTYPES, REALS
 from ladder.core.device.cuda import gpu as cuda
 from ladder.core.device.open import default_device, open_device
 from ladder.core.emulator.emulated import Emulated
@@ -202,7 +202,7 @@ def test_the_library_multiplies_as_it_is_asked_to(machine, monkeypatch, dtype):
     for array, value in ((inp, values[0]), (weight, values[1]), (out, np.ones((4, 5)))):
         device.upload(array, value)
     device.synchronize()
-    device.libraries.matrix_product()("TN", (5, 4, 3), weight, inp, out, add=True)
+    device.matrix_product()("TN", (5, 4, 3), weight, inp, out, add=True)
     expected = values[0] @ values[1].T + 1
     assert device.download(out).astype(np.float32).tolist() == expected.tolist()
 

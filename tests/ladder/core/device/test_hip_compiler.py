@@ -4,18 +4,18 @@ import re
 
 import pytest
 
-from ladder.core.amd.hip import assembly, clang, compiler, occupancy
+from ladder.core.amd.hip import assembly, compiler, occupancy
 from ladder.core.amd.hip.compiler import Resources
 from ladder.core.common import machine_code
 from ladder.core.common.errors import CompileError, LadderError
-from ladder.core.contract.dtypes import DTYPES
 from ladder.core.contract.ladder import ladders
 from ladder.core.contract.launch_plan import Launch
+from ladder.core.contract.op import DTYPES
 
 
 def has_compiler():
     try:
-        clang.find_clang()
+        compiler.find_clang()
     except LadderError:
         return False
     return True
@@ -193,13 +193,13 @@ def test_an_old_or_broken_compiler_is_named(tmp_path, monkeypatch, version, mess
     (tmp_path / "zig").write_text(f"#!/bin/sh\n{version}\n")
     (tmp_path / "zig").chmod(0o755)
     spec = type("Spec", (), {"origin": str(tmp_path / "__init__.py")})
-    monkeypatch.setattr(clang.importlib.util, "find_spec", lambda name: spec)
-    clang.find_clang.cache_clear()
+    monkeypatch.setattr(compiler.importlib.util, "find_spec", lambda name: spec)
+    compiler.find_clang.cache_clear()
     try:
         with pytest.raises(LadderError, match=message):
-            clang.find_clang()
+            compiler.find_clang()
     finally:
-        clang.find_clang.cache_clear()
+        compiler.find_clang.cache_clear()
 
 
 # ---- instructions and occupancy, without a compiler ----

@@ -9,8 +9,8 @@ import pytest
 
 from ladder.core.amd.isa.gpu import ARCHITECTURES, Isa
 from ladder.core.common.errors import LadderError
-from ladder.core.contract.dtypes import DTYPES, REALS
 from ladder.core.contract.ladder import find, ladders
+from ladder.core.contract.op import DTYPES, REALS
 from ladder.core.device.open import open_device
 from ladder.core.verify.check import check_case
 from tests.ladder.core.device.isa_programs import THREE, of_code, without

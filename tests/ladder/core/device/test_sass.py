@@ -5,7 +5,7 @@ import pytest
 from ladder.core.common import cache
 from ladder.core.common.errors import LadderError
 from ladder.core.contract import rung_file
-from ladder.core.contract.dtypes import DTYPES
+from ladder.core.contract.op import DTYPES
 from ladder.core.device.cuda import compiler, nvrtc, sass
 from ladder.core.device.cuda.sass import Instruction
 

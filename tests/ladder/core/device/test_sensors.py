@@ -6,7 +6,7 @@ from typing import ClassVar
 
 import pytest
 
-from ladder.core.contract.sensors import Reading
+from ladder.core.contract.device import Reading
 from ladder.core.device.cuda import sensors
 from ladder.core.device.cuda.sensors import Nvml, Sample, condition, reading
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from ladder.core.contract.dtypes import DTYPES
 from ladder.core.contract.ladder import ladders
+from ladder.core.contract.op import DTYPES
 from ladder.core.emulator.coverage import instrument, spots_of
 from ladder.core.emulator.emulated import Emulated
 from ladder.core.verify.check import check

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from ladder.core.contract.dtypes import DTYPES
+from ladder.core.contract.op import DTYPES
 from ladder.core.emulator.emulated import Emulated
 from tests.ladder.emulation import array, run, zeros
 

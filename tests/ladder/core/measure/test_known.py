@@ -5,10 +5,9 @@ import json
 import pytest
 from fakes import FakeGpu, ladder, timed_rung
 
-from ladder.core.contract.identity import code_identity
+from ladder.core.contract.device_code import code_identity
 from ladder.core.measure import results, timing
-from ladder.core.measure.known import FAR, outclassed
-from ladder.core.measure.pick import pick
+from ladder.core.measure.pick import FAR, outclassed, pick
 
 DIMS = {"N": 1000}
 RUNGS = (timed_rung(1, "slow", 30), timed_rung(2, "fast", 10), timed_rung(3, "not measured", 20))

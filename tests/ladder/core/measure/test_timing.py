@@ -8,8 +8,8 @@ import pytest
 from fakes import FakeGpu, ladder, timed_rung
 
 from ladder.core.common.errors import LadderError
+from ladder.core.contract.device import Reading, Sensors
 from ladder.core.contract.ladder import find
-from ladder.core.contract.sensors import Reading, Sensors
 from ladder.core.measure import energy, results, timing
 from ladder.core.measure.bench import Roofs, bench
 from ladder.core.measure.roofline import Roof, copy_bandwidth

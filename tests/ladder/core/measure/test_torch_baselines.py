@@ -11,8 +11,8 @@ from fakes import FakeGpu
 
 from ladder.__main__ import main
 from ladder.core.commands import timings
-from ladder.core.contract.dtypes import DTYPES
 from ladder.core.contract.ladder import find
+from ladder.core.contract.op import DTYPES
 from ladder.core.measure import results, torch_timing
 from ladder.core.measure.timing import Timing
 from ladder.core.measure.torch_baselines import BASELINES, taken

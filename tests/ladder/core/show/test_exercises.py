@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from ladder.core.contract.dtypes import DTYPES
 from ladder.core.contract.ladder import find, find_rung
+from ladder.core.contract.op import DTYPES
 from ladder.core.emulator.emulated import Emulated
 from ladder.core.show import pages
 from ladder.core.verify.check import FEW_CASE_BYTES, FEW_SHAPES, check, largest

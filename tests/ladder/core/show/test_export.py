@@ -10,8 +10,8 @@ import pytest
 from ladder.__main__ import main
 from ladder.core.common.errors import LadderError
 from ladder.core.contract import rung_file, signature
-from ladder.core.contract.dtypes import DTYPES, resolve_dtype
 from ladder.core.contract.ladder import find, ladders
+from ladder.core.contract.op import DTYPES, resolve_dtype
 from ladder.core.device.cuda import compiler, nvrtc
 from ladder.core.emulator import toolchain
 from ladder.core.show import export, samples

@@ -6,8 +6,7 @@ import pytest
 from fakes import FakeGpu
 
 from ladder.core.common.errors import LadderError
-from ladder.core.contract.device_code import INCLUDE
-from ladder.core.contract.identity import code_identity
+from ladder.core.contract.device_code import INCLUDE, code_identity
 from ladder.core.contract.ladder import find, ladders
 from ladder.core.contract.rung_file import KEYS
 from ladder.core.contract.runs_on import FAMILIES

@@ -10,16 +10,16 @@ import pytest
 from matplotlib.figure import Figure
 
 from ladder.core.common.errors import LadderError
-from ladder.core.contract.dtypes import DTYPES
 from ladder.core.contract.ladder import find, ladders
+from ladder.core.contract.op import DTYPES
 from ladder.core.emulator.emulated import Emulated
 from ladder.core.show import pages, pictures
 from ladder.core.show.pictures import (
     banks,
     charts,
+    drawing,
     fragments,
     links,
-    palette,
     recording,
     replay,
     ring,
@@ -34,34 +34,34 @@ RUNG_3 = ("matmul.forward", "3", "float32", "N=128 C=16 OC=128")
 
 def contrast(one, other):
     """Contrast ratio of two colours, 1 to 21; 4.5 is enough for text. Source: WCAG 2.2."""
-    darker, lighter = sorted((palette.luminance(one), palette.luminance(other)))
+    darker, lighter = sorted((drawing.luminance(one), drawing.luminance(other)))
     return (lighter + 0.05) / (darker + 0.05)
 
 
 def test_text_can_be_read_on_every_fill_on_light_and_dark_pages():
-    pale = [name for name in palette.COLOURS if name.startswith("pale ")]
+    pale = [name for name in drawing.COLOURS if name.startswith("pale ")]
     for page in (0, 1):
         for fill in ("paper", "panel", *pale):
             for text in ("ink", "muted") if fill in ("paper", "panel") else ("ink",):
-                pair = palette.COLOURS[text][page], palette.COLOURS[fill][page]
+                pair = drawing.COLOURS[text][page], drawing.COLOURS[fill][page]
                 assert contrast(*pair) >= 4.5, (text, fill, page)
-    for colour in (palette.distinct(i, 32) for i in range(32)):
-        assert contrast(palette.text_on(colour), colour) >= 4.5
+    for colour in (drawing.distinct(i, 32) for i in range(32)):
+        assert contrast(drawing.text_on(colour), colour) >= 4.5
 
 
 def test_a_chart_can_be_read_on_dark_pages():
     figure = Figure()
     axes = figure.subplots()
     axes.set_title("sums & <products>")
-    axes.bar([0], [1], color=palette.COLOURS["blue"][0])
+    axes.bar([0], [1], color=drawing.COLOURS["blue"][0])
     axes.set_yscale("log")  # its ticks are formulas
     chart = charts.svg(figure)
     assert chart == charts.svg(figure)
     root = ET.fromstring(chart)
     assert root.attrib["aria-label"] == "sums & <products>"
     rules = dict(re.findall(r'\[style\*="(\w+: #\w+)"\]\{\w+:(#\w+)!important\}', chart))
-    assert rules["fill: #ffffff"] == palette.COLOURS["paper"][1]
-    assert rules["fill: #1f6fb4"] == palette.COLOURS["blue"][1]
+    assert rules["fill: #ffffff"] == drawing.COLOURS["paper"][1]
+    assert rules["fill: #1f6fb4"] == drawing.COLOURS["blue"][1]
     assert rules.keys() == set(re.findall(r"\b((?:fill|stroke): #[0-9a-f]{6})", chart))
     styles = [part.attrib["style"] for part in root.iter() if "font" in part.get("style", "")]
     assert len(styles) > 10 and all("fill: #" in style for style in styles)

@@ -2,13 +2,11 @@
 
 import pytest
 
-from ladder.core.common.errors import LadderError
 from ladder.core.show import working_copy
 
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """A checkout with two notebooks."""
     (tmp_path / "notebooks").mkdir()
     for name in ("00_start", "01_embedding"):
         (tmp_path / "notebooks" / f"{name}.ipynb").write_text("first")
@@ -38,9 +36,3 @@ def test_without_a_record_every_copy_stays(folder, content):
     (folder / "notebooks" / "00_start.ipynb").write_text("second")
     assert any("00_start" in line for line in working_copy.renew())
     assert (folder / "my" / "00_start.ipynb").read_text() == "first"
-
-
-def test_a_file_where_the_folder_should_be_is_named(folder):
-    (folder / "my").write_text("")
-    with pytest.raises(LadderError, match=r"cannot write .*my: "):
-        working_copy.renew()

@@ -8,10 +8,10 @@ import pytest
 from ladder.core.common.errors import LadderError
 from ladder.core.contract import op as contract
 from ladder.core.contract import rung_file
-from ladder.core.contract.dtypes import DTYPES
 from ladder.core.contract.ladder import Ladder, find, ladders
+from ladder.core.contract.op import DTYPES
 from ladder.core.contract.rung_file import Rung
-from ladder.core.device.cpu import Cpu
+from ladder.core.device.open import Cpu
 from ladder.core.emulator import emulated
 from ladder.core.verify.check import (
     MOST_BYTES,

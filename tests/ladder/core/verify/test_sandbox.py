@@ -10,7 +10,7 @@ import pytest
 from ladder.core.common.errors import LadderError
 from ladder.core.contract.binding import bind
 from ladder.core.contract.ladder import find
-from ladder.core.device.cpu import Cpu
+from ladder.core.device.open import Cpu
 from ladder.core.show import pages
 from ladder.core.verify import sandbox
 from tests.ladder.emulation import line

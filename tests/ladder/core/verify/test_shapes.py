@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from ladder.core.contract import rung_file
-from ladder.core.contract.dtypes import DTYPES
 from ladder.core.contract.ladder import find, ladders
+from ladder.core.contract.op import DTYPES
 from ladder.core.contract.target import Target
 from ladder.core.device.open import open_device
 from ladder.core.verify.shapes import derive_shapes

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from ladder.core.contract.dtypes import DTYPES
 from ladder.core.contract.ladder import find
+from ladder.core.contract.op import DTYPES
 from ladder.core.verify.inputs import NORMAL, make_inputs
 from ladder.core.verify.tolerance import LAMBDA, U32, expect
 from reference.layernorm import EPS
