@@ -57,7 +57,8 @@ size: $(VENV)/.core  ## count lines of code, kernels and tests, and the words of
 notebooks: $(VENV)/.notebooks  ## open your copies of the notebooks, in my/, in JupyterLab
 	@$(RUN) -m ladder notebooks --copy
 	@$(RUN) -m jupyter lab --LabApp.extra_labextensions_path=notebooks/jupyterlab \
-	  --ServerApp.root_dir=. --LabApp.default_url=/lab/tree/my $(ARGS)
+	  --ServerApp.root_dir=. --LabApp.default_url=/lab/tree/my \
+	  --FileCheckpoints.checkpoint_dir=$(CURDIR)/build/checkpoints $(ARGS)
 
 site: $(VENV)/.site  ## build the documentation site, build/site/index.html
 	@$(RUN) -m sphinx --quiet --fail-on-warning --keep-going --jobs auto \
