@@ -136,7 +136,7 @@ class Cells(IPython3Lexer):
 
 def setup(app: Sphinx) -> dict[str, bool]:
     app.add_lexer("cpp", CudaLexer)  # GitHub has no colours for CUDA, so pages call it cpp
-    app.add_lexer("python", Cells)
+    app.add_lexer("ipython3", Cells)
     app.add_builder(Site, override=True)
     app.add_transform(LinksToFiles)
     app.add_transform(Anchors)

@@ -26,7 +26,7 @@ import nbformat
 import numpy as np
 from IPython import get_ipython
 from IPython.core.magic import no_var_expand
-from IPython.display import HTML, Markdown, display
+from IPython.display import Markdown, display
 from matplotlib.figure import Figure
 
 from ladder.core.common.errors import LadderError
@@ -349,7 +349,7 @@ def draw(figure: Any, alt: str) -> None:
     _draw(charts.svg(figure, alt))
 
 
-class Picture(HTML):
+class Picture:
     """The text of an SVG file as an `<img>` of HTML, described by its title and description.
 
     An `<svg>` shows in trusted notebooks only. An `<img>`, which runs no scripts, shows in all of
@@ -360,7 +360,10 @@ class Picture(HTML):
         words = re.findall(r"<(?:title|desc)>(.*?)</", svg, re.DOTALL)[:2]
         self._said = ". ".join(unescape(text).rstrip(".") for text in words)
         data = base64.b64encode(svg.encode()).decode()
-        super().__init__(f'<img alt="{escape(self._said)}" src="data:image/svg+xml;base64,{data}">')
+        self.html = f'<img alt="{escape(self._said)}" src="data:image/svg+xml;base64,{data}">'
+
+    def _repr_html_(self) -> str:
+        return self.html
 
     def __repr__(self) -> str:
         return self._said
@@ -376,7 +379,7 @@ def draw_for_all_pages() -> None:
         importlib.import_module("matplotlib_inline.backend_inline")  # which sets formats: once
         formatters = shell.display_formatter.formatters
         formatters["image/png"].pop(Figure, None)
-        formatters["text/html"].for_type(Figure, lambda figure: Picture(charts.svg(figure)).data)
+        formatters["text/html"].for_type(Figure, lambda figure: Picture(charts.svg(figure)).html)
 
 
 # ---- measurements -------------------------------------------------------------------------------
