@@ -10,12 +10,15 @@ LOCKED  = $(PIP) --require-hashes $(patsubst %,--requirement requirements/%.txt,
 # The CuPy wheel that fits this machine: the newest CUDA its NVIDIA driver can run, ROCm, or none.
 CUDA        := $(shell nvidia-smi 2>/dev/null | sed -n 's/.*CUDA Version: *\([0-9]*\).*/\1/p')
 ACCELERATOR := $(if $(CUDA),$(if $(filter 12,$(CUDA)),cuda12,$(if $(filter 11 10 9,$(CUDA)),,cuda13)),$(if $(wildcard /opt/rocm/bin),rocm))
+# Why there is none where there is nvidia-smi: its driver is too old, or it says what is wrong.
+OLD    = $(if $(filter 11 10 9,$(CUDA)),: the NVIDIA driver supports CUDA $(CUDA) and CuPy needs 12 or newer: update it)
+BROKEN = $(if $(CUDA),,$(shell command -v nvidia-smi >/dev/null && nvidia-smi 2>&1 | sed 's/^/: /; q'))
 
 # Up to eight: more only wait for each other, for memory and for the GPU.
-TEST_PROCESSES := $(shell n=$$(nproc); [ $$n -gt 8 ] && echo 8 || echo $$n)
+TEST_PROCESSES := $(shell n=$$(nproc 2>/dev/null || sysctl -n hw.ncpu); [ $$n -gt 8 ] && echo 8 || echo $$n)
 
 # What spells out the repository's address; tests/test_address.py compares them.
-ADDRESSED := pyproject.toml README.md doc/where_it_runs.md notebooks/13_colab.ipynb
+ADDRESSED := pyproject.toml CITATION.cff README.md notebooks/13_colab.ipynb
 
 .PHONY: help setup amd train test sweep check lint newcomer size notebooks site sitetest bench profile climb \
   doctor address lock clean
@@ -24,7 +27,7 @@ help:  ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
 
 setup: $(VENV)/.core  ## create .venv with the packages for this machine (CUDA 12, CUDA 13, ROCm or CPU)
-	@echo "ready: $(RUN) (accelerator: $(if $(ACCELERATOR),$(ACCELERATOR),none found))"
+	@echo "ready: $(RUN) (accelerator: $(or $(ACCELERATOR),none found$(OLD)$(BROKEN)))"
 
 amd: $(VENV)/.amd  ## add a compiler for AMD's GPUs, 0.4 GB: without it, the tests of their code are skipped
 
@@ -79,10 +82,10 @@ climb: $(VENV)/.core  ## what each ladder is worth to the training step, on a GP
 doctor: $(VENV)/.core  ## say what this machine has, and what will run on it
 	@$(RUN) -m trainer doctor
 
-# A line that still says YOUR_NAME after that explains it, and goes.
+# What needs an address is a comment until there is one.
 address: $(ADDRESSED)  ## enter the owner on GitHub wherever YOUR_NAME stands: make address OWNER=name
 	@$(if $(OWNER),,echo "say who owns the repository on GitHub: make address OWNER=name" >&2; exit 2)
-	@sed -i 's#YOUR_NAME/kernel-ladder#$(OWNER)/kernel-ladder#g; /YOUR_NAME/d' $^
+	@sed -i 's/<!-- with an address: \(.*\) -->/\1/; s/^# with an address: //; s#YOUR_NAME/kernel-ladder#$(OWNER)/kernel-ladder#g; /YOUR_NAME/d' $^
 
 clean:  ## remove .venv, runs and caches inside the repository
 	rm -rf $(VENV) build runs .pytest_cache .ruff_cache .mypy_cache .hypothesis

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 
 from ladder.core.common.command_line import Parser, describe_missing_package, run, version
+from ladder.core.common.errors import LadderError
 
 try:
     from ladder.core.commands import (
@@ -36,6 +37,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(words: Sequence[str]) -> int:
+    if "" in words:  # a variable of the shell that is not set
+        raise LadderError("an argument is empty; give it a value, or leave it out")
     options = _parser().parse_args(words or ["--help"])
     status: int = options.run(options)
     return status

@@ -2,7 +2,7 @@
 # GPT-2 1558M on 34 billion tokens of FineWeb-Edu, in 32,000 steps of 1,048,576 tokens.
 # The settings are those of llm.c's scripts/run_gpt2_1558M.sh. Further flags may follow.
 
-source "$(dirname "$0")/train.sh"
+source "$(dirname "${BASH_SOURCE[0]}")/train.sh"
 
 train gpt2_1558M \
     --dataset fineweb-edu-100B \

@@ -2,7 +2,7 @@
 # GPT-2 774M on 150 billion tokens of FineWeb, in 286,102 steps of 524,288 tokens.
 # The settings are those of llm.c's scripts/run_gpt2_774M.sh. Further flags may follow.
 
-source "$(dirname "$0")/train.sh"
+source "$(dirname "${BASH_SOURCE[0]}")/train.sh"
 
 train gpt2_774M \
     --dataset fineweb-100B \

@@ -3,7 +3,7 @@
 # tokens, in sequences of 2,048. Updates whose loss or gradient is an outlier are skipped.
 # The settings are those of llm.c's scripts/run_gpt3_125M.sh. Further flags may follow.
 
-source "$(dirname "$0")/train.sh"
+source "$(dirname "${BASH_SOURCE[0]}")/train.sh"
 
 train gpt3_125M \
     --dataset fineweb-100B \

@@ -3,11 +3,14 @@
 import os
 import re
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from tests.trainer.ranks.test_meeting import free_port
 from tests.trainer.test_llmc_commands import SCRIPTS
+from tests.trainer.tiny import save_model
 from trainer.commands.parser import parse
 
 ROOT = Path(__file__).parents[1]
@@ -101,3 +104,46 @@ def test_it_gives_up_where_another_attempt_is_of_no_use(tmp_path, behaviour, sta
     done = start("gpt2_124M", tmp_path, behaviour)
     assert done.returncode == status
     assert attempts(tmp_path) == tries
+
+
+# What stands in for a launcher: it starts the ranks of two machines, of one GPU each, here.
+RANKS = """
+    for rank in 0 1; do env $1=$rank $2=2 "${@:3}" & ranks="$ranks $!"; done
+    for rank in $ranks; do wait $rank || exit $?; done"""
+LAUNCHERS = {
+    "mpirun": '[ "$1 $2 $3 $4" = "--host node1:1,node2:1 -x PATH" ] || exit 9; shift 4'
+    f'; set -- OMPI_COMM_WORLD_RANK OMPI_COMM_WORLD_SIZE "$@"{RANKS}',
+    "srun": f'set -- SLURM_PROCID SLURM_STEP_NUM_TASKS "$@"{RANKS}',
+    "ssh": '[ "$1" = localhost ] || exit 9; exec bash -c "cd /; $2"',
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("script", "launcher", "settings"),
+    [
+        ("on_mpirun", "mpirun", {"HOSTS": "node1:1,node2:1"}),
+        ("on_slurm", "srun", {}),
+        ("on_ssh", "ssh", {"HOSTS": "localhost localhost", "GPUS": "1"}),
+        ("on_ssh", "ssh", {"HOSTS": "localhost localhost", "GPUS": "1", "MEET": "tcp"}),
+    ],
+)
+def test_a_recipe_trains_on_several_machines(script, launcher, settings, tmp_path):
+    (tmp_path / launcher).write_text(f"#!/usr/bin/env bash\n{LAUNCHERS[launcher]}\n")
+    (tmp_path / launcher).chmod(0o755)
+    model = save_model(tmp_path / "model")
+    tiny = f"-e {model} --dataset play --tokenizer bytes --data-dir {tmp_path} -b 1 -t 16 -d 32 "
+    tiny += "-x 2 -u 0 -v 0 -m 1 -s 0 -h 0 -n 2 --device cpu --no-plot --no-model"
+    own = {"PYTHON": sys.executable, "RUNS": str(tmp_path), "KERNEL_LADDER_PORT": str(free_port())}
+    own |= {"PATH": f"{tmp_path}:{os.environ['PATH']}", "OPENBLAS_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [ROOT / "recipes" / f"{script}.sh", "gpt2_124M", *tiny.split()],
+        env={**os.environ, **own, **settings},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "on each of 2 ranks" in done.stdout
+    assert (tmp_path / "gpt2_124M" / "step_00000002").is_dir()

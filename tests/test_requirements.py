@@ -1,6 +1,8 @@
 """What `make` installs: every package of pyproject.toml, by version and hash, and the project."""
 
+import os
 import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -57,3 +59,20 @@ def test_an_extra_that_a_message_or_page_names_is_there():
     for path in (*(ROOT / "ladder").rglob("*.py"), *(ROOT / "trainer").rglob("*.py")):
         named |= set(re.findall(r"\binstall\(['\"]([a-z0-9]+)['\"]\)", path.read_text("utf-8")))
     assert {"compile", "emulator", "amd"} <= named <= set(PROJECT["optional-dependencies"])
+
+
+@pytest.mark.parametrize(
+    ("smi", "says"),
+    [
+        ("echo '| CUDA Version: 13.0 |'", "cuda13"),
+        ("echo '| CUDA Version: 12.4 |'", "cuda12"),
+        ("echo '| CUDA Version: 11.4 |'", "none found: the NVIDIA driver supports CUDA 11 and"),
+        ("echo 'Version mismatch'; exit 18", "none found: Version mismatch"),
+    ],
+)
+def test_make_chooses_by_the_driver_and_says_why_it_cannot(tmp_path, smi, says):
+    (tmp_path / "nvidia-smi").write_text(f"#!/bin/sh\n{smi}\n")
+    (tmp_path / "nvidia-smi").chmod(0o755)
+    path = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    dry = subprocess.check_output(["make", "-n", "setup"], cwd=ROOT, env=path, text=True)
+    assert f"(accelerator: {says}" in dry

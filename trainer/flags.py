@@ -40,6 +40,7 @@ DATASETS = (
     *("fineweb-edu-100B", "play"),
 )
 TOKENIZERS = ("gpt2", "bytes", "chars")
+TRACKERS = ("trackio", "tensorboard", "wandb")
 RUNG_SETS = ("reference", "naive", "best", "library")
 
 
@@ -227,6 +228,9 @@ class Flags:
         0,
         least=-1,
     )
+    report_to: str | None = flag(
+        "--report-to", f"tell the log to {', '.join(TRACKERS)}, or to several: a,b", ""
+    )
     plot: bool | None = flag("--no-plot", "draw no loss.png at the end", True)
     keep_model: bool | None = flag("--no-model", "keep no model at the end", True)
 
@@ -346,8 +350,8 @@ class Flags:
     )
     meeting: str | None = flag(
         "--meeting -pi -pm",
-        "how ranks find each other: by a file in a folder (fs, and mpi, whose mpirun only starts "
-        "them), or by an address",
+        "how ranks find each other: by a file in a folder (fs, and mpi, where mpirun says which "
+        "rank each is), or by an address",
         "fs",
         choices=("fs", "mpi", "tcp"),
     )
@@ -388,6 +392,9 @@ class Flags:
             raise LadderError(
                 "-m 0 leaves no validation; choose -m 1 or more, or -m -1 for all of it"
             )
+        for name in filter(None, (self.report_to or "").split(",")):
+            if name not in TRACKERS:
+                raise LadderError(f"--report-to {name}: choose among {', '.join(TRACKERS)}")
         for name in (self.fuse or "auto").split(","):
             if name not in FUSIONS and self.fuse not in (None, "auto", "none", "all"):
                 raise LadderError(
@@ -545,6 +552,7 @@ class TrainConfig(StepConfig, SampleConfig):
     major_every: int
     resume: bool
     log_gpu: int
+    report_to: str
     plot: bool
     keep_model: bool
 

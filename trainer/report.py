@@ -30,6 +30,7 @@ from trainer.engine.steps import StepOutcome, stops
 from trainer.files import kept_model
 from trainer.files.logs import RunLog
 from trainer.files.resume import how_to_go_on
+from trainer.files.trackers import Trackers
 from trainer.model.fusion import makes
 from trainer.model.program import build
 from trainer.open import Run
@@ -162,13 +163,16 @@ class Report:
         announce(self.run, self.roof, self.display)
         run = self.run
         record = {**run.settings, "weights": run.source, "notes": run.notes}
+        to, resumed = run.config.report_to, run.state is not None
+        self.trackers = Trackers(to, run.directory, record, resumed, self.say)
         write_json(run.directory / "config.json", record)
         write_json(run.directory / "rungs.json", rung_choice.as_json(run.kernels.choices))
-        self.log = RunLog(run.directory, run.step if run.state else None)
+        self.log = RunLog(run.directory, run.step if resumed else None, self.trackers.log)
         self.display.__enter__()
 
     def __exit__(self, *exception: object) -> None:
         self.display.__exit__(*exception)
+        self.trackers.close()
 
     def say(self, text: str) -> None:
         self.display.say(text)
@@ -250,10 +254,8 @@ class Report:
             speed = 1e3 * config.total_tokens / median
             self.say(f"median step {median:.1f} ms, {speed:,.0f} tokens/s")
         if interrupted:
-            kept = "no checkpoint was written, since they are off (-n)"
-            if saved is not None:
-                kept = f"checkpoint of step {saved} written; continue with -y 1 -o {directory}"
-            self.say(f"interrupted after {step} steps; {kept}")
+            left = how_to_go_on(directory, config.checkpoint_every)
+            self.say(f"interrupted after {step} steps; {left}")
         elif len(self.val_losses) > 1:
             self.say(f"validation loss {self.val_losses[0]:.4f} -> {self.val_losses[-1]:.4f}")
 
@@ -267,7 +269,8 @@ def explaining_faults(run: Run) -> Iterator[None]:
         named = run.config.debug_sync or not run.device.asynchronous
         more = "" if named else "; --debug-sync names the op at fault"
         apart = "\n" if "\n" in str(error) else "; "  # the emulator quotes the kernel's line
-        raise DeviceFault(f"{error}{apart}{how_to_go_on(run.directory)}{more}") from None
+        left = how_to_go_on(run.directory, run.config.checkpoint_every)
+        raise DeviceFault(f"{error}{apart}{left}{more}") from None
 
 
 def announce(run: Run, roof: float, display: Display) -> None:

@@ -21,6 +21,7 @@ from trainer.engine.generation import NoChoice, sample
 from trainer.engine.passes import fetch_loss, validate, write_batch, write_rng
 from trainer.engine.scoring import NoAnswer, evaluate
 from trainer.engine.steps import StepOutcome, Steps, refuse_not_finite
+from trainer.files import trackers
 from trainer.files.resume import check_directory, how_to_go_on, run_directory
 from trainer.flags import Flags
 from trainer.open import Run, open_run
@@ -48,6 +49,7 @@ def train(flags: Flags, console: Console | None = None, group: Group = ALONE) ->
     """
     if group.leads:
         check_directory(run_directory(flags))
+        trackers.require(flags.value("report_to"))
     with group.machine_by_machine("the text"):
         flags, notes = with_available_text(flags)
     # Before anything there is read: another run may delete checkpoints.
@@ -78,7 +80,7 @@ def loop(run: Run, report: Report | Silent, interrupt: Interrupt) -> Outcome:
     val_losses: list[tuple[int, float]] = []
     batches, stop = config.val_batches, interrupt.anywhere
     mean_loss = functools.partial(validate, engine, batches=batches, stop=stop, group=group)
-    group.advise(lambda: how_to_go_on(run.directory))
+    group.advise(lambda: how_to_go_on(run.directory, config.checkpoint_every))
     group.progress("the beginning of the run's files")
     with report, explaining_faults(run):
         for step in range(run.step, config.steps + 1):

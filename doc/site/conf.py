@@ -8,6 +8,7 @@ and api.rst. Notebooks are not run: they show the outputs that they were saved w
 import sys
 from importlib.util import find_spec
 from pathlib import Path
+from urllib.parse import urlsplit
 
 FOLDER = Path(__file__).parent
 sys.path[:0] = [str(FOLDER), str(FOLDER.parents[1])]
@@ -21,11 +22,15 @@ extensions = [
     "myst_nb",
     "sphinx.ext.autodoc",
     "sphinx.ext.mathjax",
+    "sphinx_copybutton",
+    "sphinxext.opengraph",
+    "notfound.extension",
     "repository",
     "docstrings",
 ]
 myst_enable_extensions = ["colon_fence", "dollarmath"]
 myst_heading_anchors = 6
+suppress_warnings = ["myst.header"]  # a rung's heading has one level, on a layer's page and on a chapter
 nb_execution_mode = "off"
 nb_render_markdown_format = "gfm"
 
@@ -45,12 +50,18 @@ html_theme = "furo"
 html_title = project
 html_static_path = ["static", str(MATHJAX)]
 html_css_files = ["site.css"]
+html_js_files = [("menu.js", {"defer": "defer"})]
+html_search_scorer = str(FOLDER / "static" / "scorer.js")
 html_favicon = "static/ladder.svg"
 html_copy_source = False
 html_show_copyright = False
 html_show_sphinx = False
 html_use_index = False
 html_domain_indices = False
+ogp_site_url = repository.published()  # each page has a description and a picture for previews
+ogp_enable_meta_description = True
+notfound_urls_prefix = urlsplit(ogp_site_url).path or None
+copybutton_exclude = ".linenos, .gp, .go"
 html_theme_options = {"light_logo": "ladder.svg", "dark_logo": "ladder.svg", **repository.theme()}
 highlight_language = "none"  # fences without a language are output, tables and drawings
 pygments_style = "github-light-high-contrast"

@@ -38,14 +38,25 @@ def address() -> str:
     return f"https://{found[1]}/{found[2]}" if found else ""
 
 
+def published() -> str:
+    """Where GitHub Pages shows the site of a repository at GitHub; "" for one elsewhere."""
+    found = re.fullmatch(r"https://github\.com/([\w-]+)/([\w.-]+)", address())
+    return f"https://{found[1].lower()}.github.io/{found[2]}/" if found else ""
+
+
 def branch() -> str:
     return os.environ.get("GITHUB_REF_NAME", "main")
 
 
-def theme() -> dict[str, str]:
-    """Options of the theme: each page links to its source."""
-    known = {"source_repository": address(), "source_branch": branch(), "source_directory": ""}
-    return known if address() else {}
+def theme() -> dict[str, Any]:
+    """Options of the theme: each page links to its source, and to the repository."""
+    if not address():
+        return {}
+    link = {"name": "The repository", "url": address(), "html": "The repository", "class": ""}
+    return {
+        **{"source_repository": address(), "source_branch": branch(), "source_directory": ""},
+        "footer_icons": [link],
+    }
 
 
 class LinksToFiles(SphinxTransform):
@@ -134,6 +145,13 @@ class Cells(IPython3Lexer):
     tokens: ClassVar = {**IPython3Lexer.tokens, "root": [kernel, *IPython3Lexer.tokens["root"]]}
 
 
+def _leave_out_of_search(app: Sphinx, env: Any, _: Any) -> None:
+    """Pages of numbers made half of the index that each search loads; lessons link to them."""
+    for page in env.found_docs:
+        if page.endswith("/measured") or page.startswith("doc/results/"):
+            env.metadata[page]["nosearch"] = ""
+
+
 def setup(app: Sphinx) -> dict[str, bool]:
     app.add_lexer("cpp", CudaLexer)  # GitHub has no colours for CUDA, so pages call it cpp
     app.add_lexer("ipython3", Cells)
@@ -141,4 +159,5 @@ def setup(app: Sphinx) -> dict[str, bool]:
     app.add_transform(LinksToFiles)
     app.add_transform(Anchors)
     app.connect("html-page-context", _add_explorer)
+    app.connect("env-check-consistency", lambda app, env: _leave_out_of_search(app, env, None))
     return {"parallel_read_safe": True, "parallel_write_safe": True}

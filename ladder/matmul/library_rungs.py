@@ -7,7 +7,7 @@ rows). So each product is requested transposed, with its factors exchanged:
     dinp.T    (C, N)  = weight.T @ dout.T       it sees weight.T and dout.T: "N", as they are
     dweight.T (C, OC) = inp.T @ dout            it sees inp.T and dout.T: "T", transpose the second
 
-The device's libraries make the calls (ladder/core/contract/libraries.py). cuBLAS cannot add a bias:
+The device's libraries make the calls (ladder/core/device/cuda/cublas.py). cuBLAS cannot add a bias:
 broadcast_bias.cu writes it into every row of out, and cuBLAS adds the product to that. cuBLASLt
 adds the bias in its epilogue.
 """
@@ -23,7 +23,6 @@ import numpy as np
 from ladder.core.common.errors import LadderError
 from ladder.core.contract import rung_file
 from ladder.core.contract.device import Device
-from ladder.core.contract.libraries import LinearLayer, MatrixProduct
 from ladder.core.contract.op import Dims
 from ladder.core.contract.rung_file import Rung
 
@@ -70,7 +69,7 @@ def backward_weight(
     multiply("NT", (C, OC, N), arrays["inp"], arrays["dout"], arrays["dweight"], add=True)
 
 
-def multiplier(device: Device, tf32: bool = False) -> MatrixProduct:
+def multiplier(device: Device, tf32: bool = False) -> Any:
     """The device's matrix products. Raises LadderError where it has none."""
     found = device.matrix_product(tf32)
     if found is None:
@@ -78,7 +77,7 @@ def multiplier(device: Device, tf32: bool = False) -> MatrixProduct:
     return found
 
 
-def linear(device: Device, tf32: bool = False) -> LinearLayer:
+def linear(device: Device, tf32: bool = False) -> Any:
     """The device's linear layers. Raises LadderError where it has none."""
     found = device.linear_layer(tf32)
     if found is None:

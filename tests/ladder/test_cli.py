@@ -1,5 +1,6 @@
 """python -m ladder: what it prints, and that whatever is wrong is one line and status 2."""
 
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -142,6 +143,7 @@ def test_the_committed_pages_show_what_the_kernels_and_results_say(capsys):
         ("show layernorm.forward no/such.cu", "no/such.cu: no such file"),
         (f"diff layernorm.forward {PLANTED}", f"ladder diff layernorm.forward 1 {PLANTED}"),
         ("diff layernorm.forward 1 2 --context -1", "--context: '-1'"),
+        ("check layernorm.forward ''", "an argument is empty"),
         ("check layernorm.forward mine.cu --device emulated", "mine.cu: no such file"),
         ("check layernorm.forward mine.cu --seconds nan", "--seconds: 'nan'"),
         ("check layernorm.forward 1 --device tpu", "'tpu'"),
@@ -170,7 +172,7 @@ def test_the_committed_pages_show_what_the_kernels_and_results_say(capsys):
     ],
 )
 def test_what_cannot_be_done_is_one_line_and_status_2(arguments, named, capsys):
-    assert main(arguments.split()) == 2
+    assert main(shlex.split(arguments)) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("ladder: ") and named in line
 

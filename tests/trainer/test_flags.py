@@ -28,6 +28,7 @@ def test_every_setting_has_a_long_flag_that_sets_it():
     values = {
         "rung": ("matmul.forward@C:768=a=b.cu", {"matmul.forward@C:768": "a=b.cu"}),
         "fuse": ("none", "none"),
+        "report_to": ("wandb", "wandb"),
     }
     for f in dataclasses.fields(Flags):
         flag, choices, kind = f.metadata["names"][0], f.metadata.get("choices"), str(f.type)

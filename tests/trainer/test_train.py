@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from ladder.core.common import host
 from ladder.core.common.errors import LadderError
 from ladder.core.common.files import alone_in
 from ladder.core.contract.ladder import find
@@ -35,6 +36,7 @@ from trainer.engine import memory, steps
 from trainer.engine.engine import Engine
 from trainer.engine.generation import encode_prompt
 from trainer.files import checkpoint, logs
+from trainer.files.resume import how_to_go_on
 from trainer.flags import Flags
 from trainer.model.fusion import FUSIONS
 from trainer.model.program import build
@@ -110,6 +112,10 @@ def test_a_resumed_run_continues_bit_for_bit(tmp_path, dtype):
     assert losses(straight) == losses(resumed)
 
 
+def test_before_the_first_checkpoint_its_step_is_said(tmp_path):
+    assert "the first would have been that of step 50 (-n)" in how_to_go_on(tmp_path, 50)
+
+
 def own_set(folder):
     """A set of one's own: two files to train on, one to validate on."""
     for name in ("train_0", "train_1", "val_0"):
@@ -121,6 +127,10 @@ def test_token_files_of_one_split_name_those_of_the_other(tmp_path):
     words = own_set(tmp_path)
     _, screen = run(tmp_path, steps=1, **words)
     assert "3,200 tokens to train on, 1,600 to validate" in screen
+    write_tokens(tmp_path / "old_train.bin", np.arange(900) % 251)
+    write_tokens(tmp_path / "old_val.bin", np.arange(800) % 251)
+    prefix = {"train_data": str(tmp_path / "old"), "output": str(tmp_path / "old_run")}
+    assert "900 tokens to train on, 800 to validate" in run(tmp_path, steps=1, **prefix)[1]
     validation = {"train_data": None, "val_data": str(tmp_path / "mine_val_*.bin")}
     run(tmp_path, **{**words, **validation, "steps": 1, "output": str(tmp_path / "o")})
     assert losses(tmp_path / "run") == losses(tmp_path / "o")
@@ -303,7 +313,7 @@ def test_ctrl_c_finishes_the_step_and_writes_a_checkpoint_to_go_on_from(tmp_path
     assert outcome.status == 130
     assert checkpoint.latest(tmp_path / "run") == 3
     assert len(losses(tmp_path / "run")) == 3
-    assert "interrupted after 3 steps; checkpoint of step 3 written; continue with -y 1" in screen
+    assert "interrupted after 3 steps; the checkpoint of step 3 in " in screen
     assert signal.getsignal(signal.SIGINT) is before
     monkeypatch.undo()
     run(tmp_path, checkpoint_every=100, resume=True)
@@ -316,7 +326,7 @@ def test_ctrl_c_without_checkpoints_writes_none_and_says_so(tmp_path, monkeypatc
     outcome, screen = run(tmp_path)
     assert outcome.status == 130
     assert checkpoint.latest(tmp_path / "run") is None
-    assert "interrupted after 3 steps; no checkpoint was written" in screen
+    assert "interrupted after 3 steps; there is no checkpoint, since they are off (-n)" in screen
 
 
 def test_a_loss_that_is_not_finite_stops_the_run(tmp_path):
@@ -374,6 +384,18 @@ def test_a_limit_of_the_process_counts_as_its_memory(monkeypatch):
     assert memory.available_on_host() < 64 << 40
     limit = 1 << 20  # less than it has already
     assert memory.available_on_host() == 0
+
+
+def test_a_run_takes_nothing_that_macos_lacks(tmp_path, monkeypatch):
+    monkeypatch.delattr(os, "sched_getaffinity")
+    monkeypatch.delattr(os, "memfd_create")
+    monkeypatch.setattr(
+        Path, "exists", lambda path: path.parts[1:2] != ("proc",) and os.path.exists(path)
+    )
+    monkeypatch.setattr(memory.resource, "getrlimit", lambda what: (1 << 40, 1 << 40))
+    run(tmp_path, keep_model=True)
+    assert open_generator(Flags(model=str(tmp_path / "run"), device="cpu"))
+    assert host.cores() == os.cpu_count()
 
 
 def test_memory_that_runs_out_all_the_same_is_one_line():

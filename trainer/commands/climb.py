@@ -35,16 +35,15 @@ def main(argv: Sequence[str] = ()) -> int:
     parser.set_defaults(rungs="best")
     options = vars(parser.parse_args(argv))
     write = not options.pop("no_write")
-    step_timing.announce(write)
     screen = Display(open_console(), 0)
-    climb = measure(Flags(**options), screen)
+    climb = measure(Flags(**options), screen, write)
     show(climb, screen)
     if write:
         step_timing.write_result("climb", climb, climb["job"], draw, screen)
     return 0
 
 
-def measure(flags: Flags, screen: Display) -> dict[str, Any]:
+def measure(flags: Flags, screen: Display, write: bool = False) -> dict[str, Any]:
     """What the result file holds: machine, job, and the stages of the climb."""
     goal = flags.value("rungs", gpu=True)
     if goal not in ("best", "library"):
@@ -61,7 +60,7 @@ def measure(flags: Flags, screen: Display) -> dict[str, Any]:
         job: step_timing.Job, rungs: Mapping[str, Rung], name: str, what: dict[str, Any]
     ) -> Engine:
         """Measure the step; `what`: the difference from the stage before."""
-        engine = job.engine(rungs)
+        engine = job.engine(rungs, write and not stages)
         ms = statistics.median(step_timing.time_steps(engine, job.config.steps, seconds=SECONDS))
         speed = 1e3 * job.tokens / ms
         stages.append({**what, "ms": ms, "tokens_per_second": speed})

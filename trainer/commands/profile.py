@@ -60,8 +60,7 @@ def main(argv: Sequence[str] = ()) -> int:
     if wants_supervisor(flags, os.environ):
         return supervise(["profile", *argv], flags.value("ranks"))
     with join(flags, step_timing.FOLDER) as group:
-        step_timing.announce(write and group.leads)
-        profile, events = measure(flags, group, joules)
+        profile, events = measure(flags, group, joules, write)
     if not group.leads:
         return 0
     screen = Display(open_console(), 0)
@@ -77,11 +76,11 @@ def main(argv: Sequence[str] = ()) -> int:
 
 
 def measure(
-    flags: Flags, group: Group = ALONE, joules: bool = False
+    flags: Flags, group: Group = ALONE, joules: bool = False, write: bool = False
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """The content of the result file, as one rank measures it, and that of a trace."""
     job = step_timing.open_job(flags, "profile", group=group)
-    engine = job.engine()
+    engine = job.engine(write=write and group.leads)
     with job.device.sensors() as sensors:
         if group.size == 1:
             timed = op_timing.time_in_step(engine, job.config.steps, sensors.begin)

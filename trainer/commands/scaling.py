@@ -34,7 +34,7 @@ from trainer.commands.collective_timing import (
     time_steps,
     time_without_collectives,
 )
-from trainer.commands.step_timing import announce, machine_of, open_job, parser_of, write_result
+from trainer.commands.step_timing import machine_of, open_job, parser_of, write_result
 from trainer.flags import Flags
 from trainer.plots.scaling import draw
 from trainer.ranks.group import Group
@@ -64,13 +64,12 @@ def main(argv: Sequence[str] = ()) -> int:
     flags = Flags(**options)
     if part is not None:
         with join(flags, Path(part).parent) as group:
-            measured = measure(flags, group, max(counts), alone=1 in counts)
+            measured = measure(flags, group, max(counts), alone=1 in counts, write=write)
             if group.leads:
                 write_json(Path(part), measured)
         return 0
     if in_group(os.environ):
         raise LadderError("scaling starts its ranks itself; start it as one process")
-    announce(write)
     parts, turns = [], (*counts, *reversed(counts))
     begin, left = time.perf_counter(), ""
     with tempfile.TemporaryDirectory(prefix="kernel-ladder-scaling-") as folder:
@@ -78,7 +77,8 @@ def main(argv: Sequence[str] = ()) -> int:
             ranks = f"{count} rank{'s' if count > 1 else ''}"
             print(f"timing {ranks}, turn {turn + 1} of {len(turns)}{left} ...", file=sys.stderr)
             path = Path(folder) / f"{turn}.json"
-            if status := supervise(["scaling", *argv, "--part", str(path)], count):
+            quiet = ["--no-write"] * (turn > 0)  # the first one says that the result is written
+            if status := supervise(["scaling", *argv, *quiet, "--part", str(path)], count):
                 return status
             parts.append(read_json(path))
             each = (time.perf_counter() - begin) / len(parts)
@@ -98,7 +98,9 @@ def _counts(text: str) -> tuple[int, ...]:
     return tuple(sorted({int(word) for word in words}))
 
 
-def measure(flags: Flags, group: Group, most: int, alone: bool) -> dict[str, Any]:
+def measure(
+    flags: Flags, group: Group, most: int, alone: bool, write: bool = False
+) -> dict[str, Any]:
     """What one rank measures.
 
     most   ranks of the largest group, which set the tokens of strong scaling
@@ -108,7 +110,7 @@ def measure(flags: Flags, group: Group, most: int, alone: bool) -> dict[str, Any
     if most % group.size:
         raise LadderError(f"--gpus: {group.size} ranks do not divide the work of {most}")
     job = open_job(flags, "scaling", group=group)
-    engine = job.engine()
+    engine = job.engine(write=write and group.leads)
     with job.device.sensors() as sensors:
         weak = time_steps(job, engine, group, 1, sensors.begin)
         sensed = sensors.end()

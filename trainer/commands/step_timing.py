@@ -25,6 +25,7 @@ import numpy as np
 from ladder.core.common import cache, files
 from ladder.core.common.command_line import Parser
 from ladder.core.common.errors import LadderError
+from ladder.core.common.host import cores
 from ladder.core.contract.device import Communicator, Device
 from ladder.core.contract.rung_file import Rung
 from ladder.core.measure import results
@@ -97,9 +98,10 @@ class Job:
         """FLOPs of a step, forward and backward."""
         return self.tokens * self.shape.flops_per_token(self.program.T)
 
-    def engine(self, rungs: Mapping[str, Rung] | None = None) -> Engine:
+    def engine(self, rungs: Mapping[str, Rung] | None = None, write: bool = False) -> Engine:
         """An engine with weights, random ones the same in all layers, and a batch, ready for a
-        step. `rungs`: instead of the chosen ones."""
+        step. `rungs`: instead of the chosen ones. `write`: a result will be written; once nothing
+        speaks against the measurement, that is said."""
         pieces: Pieces
         if self.trained is not None:
             pieces = weights.open_file(self.trained[0], data_directory(None)).pieces
@@ -109,6 +111,8 @@ class Job:
         engine = self.machine.engine(
             self.kernels, self._build, pieces, rungs=rungs, peers=self.peers
         )
+        if write:
+            print(f"will write to {FOLDER}; --no-write leaves it as it is", file=sys.stderr)
         B, T, vocab = self.program.B, self.program.T, self.shape.vocab
         tokens, targets = np.random.default_rng(0).integers(0, vocab, (2, B, T))
         if self.text is not None:
@@ -202,12 +206,6 @@ def parser_of(command: str, description: str, *more: str) -> Parser:
         "--no-write", action="store_true", help="only print: leave doc/results as it is"
     )
     return parser
-
-
-def announce(write: bool) -> None:
-    """Say before a measurement that it will change the repository's results, if it will."""
-    if write:
-        print(f"will write to {FOLDER}; --no-write leaves it as it is", file=sys.stderr)
 
 
 def open_job(flags: Flags, command: str, needs_gpu: bool = False, group: Group = ALONE) -> Job:
@@ -305,12 +303,11 @@ def machine_of(device: Device) -> dict[str, Any]:
     common = {"device": device.kind, "python": platform.python_version(), "numpy": np.__version__}
     if device.is_gpu:
         return {"name": device.name, **common, **device.description()}
-    cores = len(os.sched_getaffinity(0))
     blas = np.show_config(mode="dicts")["Build Dependencies"]["blas"]
     return {
-        "name": f"{processor_name()}, {cores} cores",
+        "name": f"{processor_name()}, {cores()} cores",
         **common,
-        "cores": cores,
+        "cores": cores(),
         "threads": os.environ.get("OPENBLAS_NUM_THREADS") or os.environ.get("OMP_NUM_THREADS"),
         "blas": f"{blas['name']} {blas['version']}",
     }

@@ -10,8 +10,8 @@ its shards. Of them only one batch is read at a time: a training set may be larg
 import glob
 import io
 import os
+import re
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ import numpy as np
 from ladder.core.common.errors import LadderError
 from ladder.core.common.files import atomic_write, open_regular, size_of
 from trainer.data.batch_order import LlmcOrder, SeededOrder
+from trainer.flags import DATASETS
 
 MAGIC, VERSION = 20240520, 1
 HEADER_BYTES = 256 * 4
@@ -27,7 +28,13 @@ LARGEST = 2**31 - 1  # tokens in one file: the header's count is an int32
 
 MOST_DRAWS = 1 << 31  # of random words, to find a position in llm.c's order again: some seconds
 
-PREPARE = "python -m trainer prepare tinyshakespeare"
+# Magic numbers of llm.c's other files: what such a file holds, and what to do with it.
+OTHER_KINDS = {
+    20240801: "32-bit tokens of Llama 3's vocabulary; give their text by --dataset",
+    20240522: "the questions of an evaluation; name it to `python -m trainer eval`",
+    20240326: "a model; give it by -e",
+    20240328: "a tokenizer; give a text by --dataset",
+}
 
 
 def write_tokens(path: str | Path, tokens: np.ndarray) -> None:
@@ -49,7 +56,7 @@ def read_count(path: str | Path) -> int:
 
     Raises LadderError where the file is missing, truncated or something else.
     """
-    with _open(path) as file:
+    with open_regular(path) as file:
         return _checked_count(file, path)
 
 
@@ -59,7 +66,7 @@ def read_tokens(path: str | Path, start: int = 0, count: int | None = None) -> n
     They are copied: a file that another process cuts short raises LadderError, and does not end
     this process as a mapping of it would. Raises LadderError as `read_count`.
     """
-    with _open(path) as file:
+    with open_regular(path) as file:
         there = _checked_count(file, path)
         tokens = np.empty(there - start if count is None else count, dtype="<u2")
         _read_into(tokens, file, path, start)
@@ -72,7 +79,7 @@ def read_rows(path: str | Path, starts: Sequence[int], length: int) -> np.ndarra
     Copied, and with the errors of `read_tokens`; the file is opened once.
     """
     rows = np.empty((len(starts), length), dtype="<u2")
-    with _open(path) as file:
+    with open_regular(path) as file:
         _checked_count(file, path)
         for row, start in zip(rows, starts, strict=True):
             _read_into(row, file, path, start)
@@ -85,27 +92,18 @@ def _read_into(tokens: np.ndarray, file: io.BufferedReader, path: str | Path, st
         raise LadderError(f"{path} became shorter while it was read; prepare it again")
 
 
-def _open(path: str | Path) -> AbstractContextManager[io.BufferedReader]:
-    if not os.path.exists(path):
-        raise LadderError(f"{path}: no such file; run `{PREPARE}`, or fix the path")
-    return open_regular(path)
-
-
 def _checked_count(file: io.BufferedReader, path: str | Path) -> int:
     """The number of tokens that the header says, once it agrees with the file's size."""
     size = size_of(file)
     raw = file.read(HEADER_BYTES)
+    if raw and int.from_bytes(raw[:4], "little") != MAGIC:
+        raise LadderError(f"{path} is not a token file: {_what_else(Path(path), raw)}")
     if len(raw) < HEADER_BYTES:
         raise LadderError(
             f"{path} is truncated: {size} bytes, and the header alone has {HEADER_BYTES}; "
             "prepare it again"
         )
-    magic, version, count = (int(x) for x in np.frombuffer(raw, dtype="<i4", count=3))
-    if magic != MAGIC:
-        raise LadderError(
-            f"{path} is not a token file: it starts with {magic} instead of {MAGIC}; "
-            f"run `{PREPARE}`"
-        )
+    _, version, count = (int(x) for x in np.frombuffer(raw, dtype="<i4", count=3))
     if version != VERSION:
         raise LadderError(f"{path} has version {version}, not {VERSION}; prepare it again")
     if size != HEADER_BYTES + 2 * count:
@@ -117,13 +115,35 @@ def _checked_count(file: io.BufferedReader, path: str | Path) -> int:
     return count
 
 
+def _what_else(path: Path, raw: bytes) -> str:
+    """What a file most likely is that begins with these bytes, and what to do with it."""
+    magic = int.from_bytes(raw[:4], "little")
+    if magic in OTHER_KINDS:
+        return f"it holds {OTHER_KINDS[magic]}"
+    if b"\0" not in raw:
+        return f"it looks like text; give it by --dataset {path}"
+    new = str(path.with_name(f"headed_{path.name}"))
+    return (
+        f"it starts with {magic} instead of {MAGIC}; give its text by --dataset, or, if these are "
+        "uint16 tokens without a header, as nanoGPT writes them, put one before them: "
+        f'python -c "import numpy; from {__name__} import write_tokens; '
+        f"write_tokens({new!r}, numpy.fromfile({str(path)!r}, 'uint16'))\""
+    )
+
+
 def find_shards(pattern: str | Path) -> list[Path]:
     """The files that a glob pattern matches, sorted; a plain path may hold any character."""
     if os.path.exists(pattern):
         return [Path(pattern)]
     paths = sorted(path for path in map(Path, glob.glob(str(pattern))) if path.is_file())
     if not paths:
-        raise LadderError(f"no token file matches {pattern}; run `{PREPARE}`, or fix the path")
+        words = re.sub("[^a-z0-9]", "", str(pattern).lower()).replace("edufineweb", "finewebedu")
+        sets = sorted({*DATASETS} - {"play"}, key=len, reverse=True)
+        known = next((f" {name}" for name in sets if name.replace("-", "").lower() in words), "")
+        raise LadderError(
+            f"no token file matches {pattern}; fix the path, or name a text instead, by "
+            f"--dataset{known}"
+        )
     # Sets of one text lie side by side, named by their tokenizers (sets.py): *train*.bin has all.
     mixed = sorted({path.name.partition("_")[0] for path in paths} & {"gpt2", "bytes", "chars"})
     if len(mixed) > 1:
@@ -132,6 +152,13 @@ def find_shards(pattern: str | Path) -> list[Path]:
             f"{mixed[-1]}_train*.bin"
         )
     return paths
+
+
+def spelled_out(pattern: str, split: str) -> str:
+    """A pattern, or what it stands for where it is what llm.c named a set by at first: the part
+    before _train.bin and _val.bin."""
+    whole = f"{pattern}_{split}.bin"
+    return whole if os.path.isfile(whole) and not os.path.isfile(pattern) else pattern
 
 
 def pair_of(pattern: str, split: str, other: str) -> str | None:

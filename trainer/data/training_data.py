@@ -12,7 +12,7 @@ from trainer.data.datasets import data_directory, play_instead, prepare
 from trainer.data.download import DownloadError
 from trainer.data.multiple_choice import Example
 from trainer.data.random_offsets import Loader, RandomOffsetLoader
-from trainer.data.token_files import TokenLoader, find_shards, pair_of, read_count
+from trainer.data.token_files import TokenLoader, find_shards, pair_of, read_count, spelled_out
 from trainer.data.tokenizers import GPT2Tokenizer, Tokenizer, get_tokenizer
 from trainer.flags import Flags, TrainConfig
 
@@ -73,20 +73,19 @@ def open_data(flags: Flags, data_dir: Path, name: str) -> Data:
 
 def _token_files(flags: Flags) -> tuple[str, str]:
     """The patterns of -i and -j; where one is missing, the other split of the same set."""
-    splits = {"train": ("-i", flags.train_data), "val": ("-j", flags.val_data)}
-    patterns = []
-    for split, other in (("train", "val"), ("val", "train")):
-        (flag, pattern), (given, named) = splits[split], splits[other]
-        if pattern is None and named is not None:
-            find_shards(named)  # where there are none, that is the error
-            pattern = pair_of(named, other, split)
-        if pattern is None:
+    splits, names = {"train": flags.train_data, "val": flags.val_data}, {"train": "-i", "val": "-j"}
+    found = {split: spelled_out(name, split) for split, name in splits.items() if name is not None}
+    if len(found) == 1:
+        ((split, pattern),) = found.items()
+        other = "val" if split == "train" else "train"
+        find_shards(pattern)  # where there are none, that is the error
+        if (pair := pair_of(pattern, split, other)) is None:
             raise LadderError(
-                f"{given} {named}: there are no {split} files of the same name; {flag} must name "
-                "the matching ones as well"
+                f"{names[split]} {pattern}: there are no {other} files of the same name; "
+                f"{names[other]} must name the matching ones as well"
             )
-        patterns.append(pattern)
-    return patterns[0], patterns[1]
+        found[other] = pair
+    return found["train"], found["val"]
 
 
 def open_examples(flags: Flags, data: Data, data_dir: Path) -> tuple[Sequence[Example], list[str]]:

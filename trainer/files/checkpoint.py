@@ -67,7 +67,10 @@ def save(
     try:
         directory.mkdir(parents=True, exist_ok=True)
         for left_over in directory.glob("step_*.partial"):  # of a save or deletion cut short
-            shutil.rmtree(left_over, ignore_errors=True)
+            if left_over.is_dir() and not left_over.is_symlink():
+                shutil.rmtree(left_over, ignore_errors=True)
+            else:
+                left_over.unlink()
         partial.mkdir()
         with open(partial / TENSORS, "wb") as file:
             digests = write_tensors(file, _flushing(file, tensors))

@@ -8,6 +8,7 @@ Layout: https://github.com/huggingface/transformers, models/<model>/modeling_<mo
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import os
 import re
@@ -27,6 +28,8 @@ from trainer.model.model_config import HuggingFaceFormat, ModelConfig, padded
 from trainer.model.registry import MODELS, SIZES
 
 WEIGHTS = "model.safetensors"
+# What torch.compile, DataParallel and FSDP put before the names of a module that they wrap.
+WRAPPERS = r"(?:(?<=\.)|^)(_orig_mod|module|_\w+_wrapped_module)\."
 
 
 def load_huggingface(source: str | Path, data_dir: str | Path) -> tuple[ModelConfig, Pieces]:
@@ -49,9 +52,13 @@ def load_huggingface(source: str | Path, data_dir: str | Path) -> tuple[ModelCon
         config = config_of(settings, config_path)
     else:
         raise LadderError(f"{config_path} is not a model's configuration; fetch it again")
-    names = _plain_names(file, _format_of(type(config)))
-    _check_layout(file, names, config)
-    return config, _pieces(file, names, config)
+    form = _format_of(type(config))
+    names = _plain_names(file, form)
+    if _is_as_linear(file, names, form, config):
+        straight = {name: (theirs, False) for name, (theirs, _) in form.tensors.items()}
+        form = dataclasses.replace(form, tensors=straight)
+    _check_layout(file, names, form, config)
+    return config, _pieces(file, names, form, config)
 
 
 def export_huggingface(
@@ -110,8 +117,8 @@ def tokenizer_of(folder: Path) -> str | None:
 def _format_of(model: type[ModelConfig]) -> HuggingFaceFormat:
     if model.hugging_face is None:
         raise LadderError(
-            f"Hugging Face's files hold GPT-2's architecture only, and this is a {model.__name__}; "
-            "keep the checkpoint of the run (-n), which trains on and samples"
+            "Hugging Face's files hold GPT-2's architecture only, and this model has another; keep "
+            "the checkpoint of the run (-n), which trains on and samples"
         )
     return model.hugging_face
 
@@ -127,11 +134,33 @@ def named_tensors(
             yield name, layer, theirs.format(layer)
 
 
-def _pieces(file: TensorFile, names: Mapping[str, str], config: ModelConfig) -> Pieces:
-    form, shapes = _format_of(type(config)), config.parameter_shapes()
+def _is_as_linear(
+    file: TensorFile, names: Mapping[str, str], form: HuggingFaceFormat, config: ModelConfig
+) -> bool:
+    """Whether a file holds matrices as PyTorch's Linear does, (out, in), and not transposed as the
+    format has them; nanoGPT's do. Those of the first layer tell that are not square."""
+    straight = set()
+    for name, shape in config.unpadded_shapes().items():
+        theirs, transposed = form.tensors[name]
+        full = names.get(theirs.format(0))
+        if transposed and full and shape[-2] != shape[-1]:
+            straight.add(file.layout[full][1] == shape[-2:])
+    return straight == {True}
+
+
+def _pieces(
+    file: TensorFile, names: Mapping[str, str], form: HuggingFaceFormat, config: ModelConfig
+) -> Pieces:
+    shapes = config.parameter_shapes()
+    twins = {parameter: names[twin] for twin, parameter in form.tied.items() if twin in names}
     for name, layer, theirs in named_tensors(form, config):
         where = f"{file.path}: {names[theirs]}"
         array = check_finite(file[names[theirs]], where).astype(np.float32, copy=False)
+        if theirs in twins and not np.array_equal(array, file[twins[theirs]]):
+            raise LadderError(
+                f"{file.path}: {twins[theirs]} differs from {theirs}, and here the two are one "
+                "tensor; train it with tied embeddings, as GPT-2 has them"
+            )
         if form.tensors[name][1]:
             array = np.ascontiguousarray(array.T)
         shape = shapes[name] if layer is None else shapes[name][1:]
@@ -140,31 +169,33 @@ def _pieces(file: TensorFile, names: Mapping[str, str], config: ModelConfig) -> 
 
 
 def _plain_names(file: TensorFile, form: HuggingFaceFormat) -> dict[str, str]:
-    """Name without the prefix -> name in the file, of every tensor that is a parameter."""
+    """Name without prefixes -> name in the file, of every tensor that is not ignored."""
     names: dict[str, str] = {}
     for full in file:
-        name = full.removeprefix(form.prefix)
+        name = re.sub(WRAPPERS, "", full).removeprefix(form.prefix)
         if re.fullmatch(form.ignored, name):
             continue
         if name in names:
-            raise LadderError(f"{file.path} holds {name} twice, with and without {form.prefix!r}")
+            raise LadderError(f"{file.path} holds {name} twice, as {names[name]} and as {full}")
         names[name] = full
     return names
 
 
-def _check_layout(file: TensorFile, names: Mapping[str, str], config: ModelConfig) -> None:
+def _check_layout(
+    file: TensorFile, names: Mapping[str, str], form: HuggingFaceFormat, config: ModelConfig
+) -> None:
     """Raise LadderError unless the file holds exactly these tensors, each with the right shape and
     a dtype of 16 or 32 bits."""
-    form = _format_of(type(config))
     shapes, parameters = config.unpadded_shapes(), config.parameters()
     layers = max((p.shape[0] for p in parameters.values() if p.stacked), default=0)
     if layers > len(names):  # before that many names are made
         raise LadderError(f"{file.path} holds {len(names)} tensors, not {layers} layers")
-    unexpected = set(names)
+    unexpected = names.keys() - form.tied.keys()
     for name, layer, theirs in named_tensors(form, config):
         if theirs not in names:
             raise LadderError(
-                f"{file.path} lacks the tensor {theirs}; is it a whole {form.model_type} model?"
+                f"{file.path} lacks the tensor {theirs}, and has {min(file, default='none')}; "
+                f"is it a whole {form.model_type} model?"
             )
         unexpected.discard(theirs)
         dtype, shape = file.layout[names[theirs]]

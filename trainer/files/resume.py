@@ -18,6 +18,8 @@ from trainer.flags import Flags, TrainConfig
 from trainer.model.program import Program
 from trainer.ranks.group import ALONE, Group
 
+SIZES = ("batch", "sequence", "total_tokens")  # of a step, in a checkpoint's config
+
 # What must be the same for a resumed run to continue as if it had never stopped. Batch, data and
 # order are compared by the loader, which knows best what its position means.
 SAME_ON_RESUME = {
@@ -37,6 +39,10 @@ def _is_count(value: Any) -> bool:
     return type(value) is int and value >= 0
 
 
+def _is_size(value: Any) -> bool:
+    return _is_count(value) and value > 0
+
+
 def _are_numbers(value: Any) -> bool:
     return isinstance(value, list) and all(type(x) in (int, float) for x in value)
 
@@ -50,6 +56,7 @@ def _is_scale(value: Any) -> bool:
 Sound = dict[tuple[str, ...], Callable[[Any], bool]]
 STATE: Sound = {
     ("config",): _of(dict),
+    **{("config", name): _is_size for name in SIZES},
     ("device",): _of(str),
     ("kernels", "rungs"): _of(dict),
     ("kernels", "digests"): _of(dict),
@@ -115,6 +122,18 @@ def check_same(config: TrainConfig, resumed: Resumed) -> None:
         )
 
 
+def check_ranks(state: Mapping[str, Any], ranks: int) -> None:
+    """Raise LadderError where that many ranks cannot share the steps of a checkpoint's run, whose
+    rows (-b, -t) and tokens (-d) stay."""
+    batch, sequence, tokens = (state["config"][name] for name in SIZES)
+    if (micro_batches := tokens // (batch * sequence)) % ranks:
+        raise LadderError(
+            f"a step of the checkpoint, -d {tokens}, is {micro_batches} times -b {batch} -t "
+            f"{sequence}, which {ranks} ranks cannot share; resume with --ranks {micro_batches} or "
+            "a divisor of it"
+        )
+
+
 def run_directory(flags: Flags) -> Path:
     if flags.output is not None:
         return Path(flags.output)
@@ -138,14 +157,16 @@ def find_checkpoint(flags: Flags, directory: Path, group: Group = ALONE) -> Resu
         return None
     tensors, state = checkpoint.load(directory, step)
     check_state(state, directory)
+    check_ranks(state, group.size)
     return Resumed(step, tensors, state)
 
 
-def how_to_go_on(directory: Path) -> str:
-    """Which checkpoint is left after a run has broken off."""
+def how_to_go_on(directory: Path, every: int) -> str:
+    """Which checkpoint is left after a run has broken off. `every`: the value of -n."""
     step = checkpoint.latest(directory)
     if step is None:
-        return "there is no checkpoint, since they are off (-n)"
+        off = f"the first would have been that of step {every}" if every else "they are off"
+        return f"there is no checkpoint, since {off} (-n)"
     return f"the checkpoint of step {step} in {directory} is intact; continue with -y 1"
 
 

@@ -80,8 +80,8 @@ class GPT2Config(ModelConfig):
             "lnfw": ("ln_f.weight", False),
             "lnfb": ("ln_f.bias", False),
         },
-        # the causal mask as a buffer, and the head, which is wte
-        ignored=r"h\.\d+\.attn\.(masked_)?bias|lm_head\.weight",
+        tied={"lm_head.weight": "wte.weight"},
+        ignored=r"h\.\d+\.attn\.(masked_)?bias",  # the causal mask as a buffer
         fields={
             "context": "n_positions",
             "vocab": "vocab_size",

@@ -40,7 +40,8 @@ class HuggingFaceFormat:
     prefix      of the tensors' names in files that were saved from that class
     tensors     parameter -> (name of its tensor without the prefix, with {} for a layer's number;
                 whether the file holds the matrix transposed)
-    ignored     a regular expression for tensors that may be in a file and are no parameters
+    tied        name of a tensor that may be in a file -> that of the parameter that it equals
+    ignored     a regular expression for other tensors that may be in a file and are no parameters
     fields      field of the model's config -> key in config.json
     dropouts    key in config.json -> field of the model's config; written, but not read
     """
@@ -49,6 +50,7 @@ class HuggingFaceFormat:
     class_name: str
     prefix: str
     tensors: Mapping[str, tuple[str, bool]]
+    tied: Mapping[str, str]
     ignored: str
     fields: Mapping[str, str]
     dropouts: Mapping[str, str] = field(default_factory=dict)

@@ -270,13 +270,16 @@ def open_communicator(
         try:
             if group.local_size < group.size:
                 raise LadderError("--exchange p2p: the ranks are on several machines")
-            return processes.join_p2p(group.exchange, group.rank, group.size, overlaps)
+            joined: Communicator
+            joined = processes.join_p2p(group.exchange, group.rank, group.size, overlaps)
+            return joined
         except LadderError:
             if exchange == "p2p":
                 raise
     made = processes.new_group() if group.leads else None
     name = group.exchange("the name of the devices' group", made or b"")[0]
-    return processes.join_group(name, group.rank, group.size)
+    joined = processes.join_group(name, group.rank, group.size)
+    return joined
 
 
 def _pack(parts: Sequence[bytes]) -> bytes:

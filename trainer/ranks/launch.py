@@ -76,9 +76,14 @@ def find_launch(flags: Flags, environment: Mapping[str, str], output: Path) -> R
     Raises LadderError where flags and variables do not fit together.
     """
     typed, launched = _by_flags(flags), _by_launcher(environment)
-    if typed is not None and launched is not None and launched[1] not in (1, typed[1]):
-        raise LadderError(f"{typed[3]}: {launched[3]} says otherwise; leave -pn and -pr out")
-    identity = typed or launched
+    by_launcher = flags.process_rank is None or flags.meeting == "mpi"  # where there is one
+    if typed is not None and launched is not None and flags.meeting != "mpi":
+        otherwise = f"{typed[3]}: {launched[3]} says otherwise"
+        if launched[1] not in (1, typed[1]):
+            raise LadderError(f"{otherwise}; leave -pn and -pr out")
+        if launched[1] < typed[1] and by_launcher:
+            raise LadderError(f"{otherwise}; say by -pr which of them each process is")
+    identity = (launched if by_launcher else typed) or typed or launched
     if identity is None or identity[1] == 1:
         return None
     rank, size, local_rank, told_by = identity
@@ -98,7 +103,7 @@ def find_launch(flags: Flags, environment: Mapping[str, str], output: Path) -> R
     if not address:
         raise LadderError("-pi tcp: name the machine of rank 0 by -ps ADDRESS")
     # Not MASTER_PORT, where torchrun itself listens.
-    port = _number(environment, PORT) or DEFAULT_PORT
+    port = number_in(environment, PORT) or DEFAULT_PORT
     return RankLaunch(rank, size, local_rank, told_by, None, address, port)
 
 
@@ -124,20 +129,22 @@ def _by_flags(flags: Flags) -> Identity | None:
         raise LadderError(f"-pr {flags.process_rank}: say of how many processes by -pn")
     rank, per_machine = flags.process_rank or 0, flags.gpus_per_node
     local = None if per_machine is None else rank % per_machine
-    return rank, flags.processes, local, f"-pn {flags.processes} -pr {rank}"
+    named = "without -pr" if flags.process_rank is None else f"-pr {rank}"
+    return rank, flags.processes, local, f"-pn {flags.processes} {named}"
 
 
 def _by_launcher(environment: Mapping[str, str]) -> Identity | None:
     for launcher in LAUNCHERS:
-        rank = _number(environment, launcher.rank)
-        size = _number(environment, launcher.size)
+        rank = number_in(environment, launcher.rank)
+        size = number_in(environment, launcher.size)
         if rank is not None and size is not None:
-            local = _number(environment, launcher.local_rank)
+            local = number_in(environment, launcher.local_rank)
             return rank, size, local, f"{launcher.name}: {launcher.size}={size}"
     return None
 
 
-def _number(environment: Mapping[str, str], name: str) -> int | None:
+def number_in(environment: Mapping[str, str], name: str) -> int | None:
+    """A variable that a launcher sets; None where it has not. Raises LadderError for no number."""
     value = environment.get(name, "")
     if value and not value.isdecimal():
         raise LadderError(f"{name}={value} in the environment is no number; a launcher sets it")

@@ -11,12 +11,14 @@ Both sides then prove by HMAC that they know the secret (multiprocessing.connect
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import os
 import queue
 import secrets
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -41,6 +43,8 @@ FILE = "ranks.json"
 GREETING = 5.0  # seconds that a process which knows the secret has to say who it is
 MOST_BYTES = 1 << 20  # of a message of the meeting
 PAUSE = 0.1  # seconds between two attempts
+QUIET = 3.0  # seconds after which a process says that it waits
+LOOK = 1.0  # seconds between two looks for another rank 0
 
 
 class Link(NamedTuple):
@@ -92,9 +96,22 @@ def meet(launch: RankLaunch, settings: Mapping[str, Any], patience: float) -> Ta
         "version": source_digest(),
         "settings": dict(settings),
     }
-    if launch.rank == 0:
-        return _receive_all(launch, json.loads(json.dumps(hello)), end, patience)
-    return _go_to_leader(launch, hello, end, patience)
+    whom = f"rank 0 at {launch.folder or launch.address}" if launch.rank else "the others"
+    waits = f"rank {launch.rank} of {launch.size} ({launch.told_by}) waits for {whom}"
+    told = threading.Timer(QUIET, _say_once, [f"{waits}, at most {patience:g} seconds"])
+    if launch.rank == 0 or not launch.alone_on_machine:  # there, one of them is enough
+        told.start()
+    try:
+        if launch.rank == 0:
+            return _receive_all(launch, json.loads(json.dumps(hello)), end, patience)
+        return _go_to_leader(launch, hello, end, patience)
+    finally:
+        told.cancel()
+
+
+@functools.cache
+def _say_once(text: str) -> None:
+    print(f"[{text}]", file=sys.stderr, flush=True)
 
 
 def source_digest() -> str:
@@ -111,11 +128,14 @@ def _receive_all(launch: RankLaunch, mine: dict[str, Any], end: float, patience:
     """Rank 0's side."""
     hellos = {0: mine}
     links: dict[int, dict[str, Connection]] = {rank: {} for rank in range(1, launch.size)}
-    with _listening(launch) as (arrivals, strangers):
+    with _listening(launch) as (arrivals, strangers, secret):
         while any(len(link) < 2 for link in links.values()):
             try:
-                connection = arrivals.get(timeout=max(0.0, end - time.monotonic()))
+                connection = arrivals.get(timeout=min(LOOK, max(0.0, end - time.monotonic())))
             except queue.Empty:
+                if time.monotonic() < end:
+                    _refuse_another(launch, mine, secret)
+                    continue
                 missing = [rank for rank, link in links.items() if len(link) < 2]
                 raise LadderError(_who_is_missing(missing, launch, patience, strangers)) from None
             with suppress(EOFError, OSError, ValueError):
@@ -165,6 +185,16 @@ def _refusal(
     return None
 
 
+def _refuse_another(launch: RankLaunch, mine: Mapping[str, Any], secret: bytes) -> None:
+    """Raise LadderError where another rank 0 has written the file since. It is told, and ends."""
+    for address, other in _where_to_go(launch) if launch.folder else ():
+        if other != secret and (connection := _connect(launch, address, other)) is not None:
+            with connection, suppress(EOFError, OSError, ValueError, KeyError):
+                connection.send_bytes(json.dumps({**mine, "channel": "talk"}).encode())
+                if connection.poll(GREETING):
+                    raise LadderError(json.loads(connection.recv_bytes(MOST_BYTES))["refusal"])
+
+
 def _members(hellos: Sequence[Mapping[str, Any]]) -> list[Member]:
     """Where the launcher gave no local rank, it is counted among those on the same host."""
     counted: dict[str, int] = {}
@@ -183,16 +213,18 @@ def _who_is_missing(
     missing: Sequence[int], launch: RankLaunch, patience: float, strangers: Sequence[str]
 ) -> str:
     ranks = ("rank " if len(missing) == 1 else "ranks ") + ", ".join(map(str, missing))
-    text = f"{ranks} of {launch.size} did not come within {patience:g} seconds ({launch.told_by}); "
-    text += "their own output may say why"
-    if strangers:
-        text += f"; {strangers[-1]}"
-    return text
+    return (
+        f"{ranks} of {launch.size} did not come within {patience:g} seconds ({launch.told_by}); "
+        f"{'; '.join(['their own output may say why', *strangers[-1:]])}"
+    )
 
 
 @contextmanager
-def _listening(launch: RankLaunch) -> Iterator[tuple[queue.Queue[Connection | None], list[str]]]:
-    """While the block runs: (connections of who knows the secret, a line for everyone else)."""
+def _listening(
+    launch: RankLaunch,
+) -> Iterator[tuple[queue.Queue[Connection | None], list[str], bytes]]:
+    """While the block runs: (connections of who knows the secret, a line for everyone else, the
+    secret)."""
     secret = _known_secret() if launch.folder is None else secrets.token_bytes(32)
     place = "" if launch.alone_on_machine is False else "127.0.0.1"
     try:
@@ -221,7 +253,7 @@ def _listening(launch: RankLaunch) -> Iterator[tuple[queue.Queue[Connection | No
     port = listener.address[1]
     try:
         with _announced(launch, port, secret):
-            yield arrivals, strangers
+            yield arrivals, strangers, secret
     finally:
         closing.set()
         listener.close()
@@ -337,7 +369,9 @@ def _connect(launch: RankLaunch, address: tuple[str, int], secret: bytes) -> Con
             f"rank 0 at {address[0]}:{address[1]} has another secret than rank {launch.rank}; set "
             f"{SECRET} to the same on all machines"
         ) from None
-    except (EOFError, OSError):
+    except (EOFError, OSError) as error:
+        if isinstance(error, socket.gaierror) and launch.folder is None:
+            _say_once(f"rank 0's machine, {address[0]}, is not known here: {error.strerror}")
         return None
 
 

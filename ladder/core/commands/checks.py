@@ -51,7 +51,7 @@ def add_to(commands: Commands) -> None:
         type=int,
         default=32,
         choices=(32, 64),
-        help="lanes of the emulator's warps; default 32 in all orders of threads and 64 in one",
+        help="lanes of the emulator's warps; default 32, and for a rung 64 in one order of threads",
     )
     parser.add_argument("-v", "--verbose", action="store_true", help="one line for each shape")
 
@@ -144,8 +144,8 @@ def _check_rung(
     name = escape(f"{ladder.op.name} {rung.label}")
     with screen.status(name) as status:
 
-        def announce(label: str) -> None:
-            status.update(f"{name}: {escape(label)}")
+        def announce(coming: check.Outcome, _: check.Report) -> None:
+            status.update(f"{name}: {escape(coming.label)}")
 
         return check.check(ladder, rung, device, dtypes, shapes, announce=announce)
 

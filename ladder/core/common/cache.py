@@ -81,7 +81,7 @@ def _cached(entry: Path, build: Callable[[Path], None]) -> Path:
 def alone(kind: str) -> AbstractContextManager[None]:
     """Keep others out of the folder `kind`, for what takes so long to build that a second process
     should wait for the first one's."""
-    return alone_in(_folder(kind), wait=True)
+    return alone_in(_folder(kind), wait=True, tidy=False)
 
 
 def store(kind: str, key: str, text: str) -> None:

@@ -11,6 +11,7 @@ import fcntl
 import io
 import json
 import os
+import shutil
 import stat
 import tempfile
 from collections.abc import Iterator
@@ -21,6 +22,7 @@ from typing import Any, BinaryIO
 from ladder.core.common.errors import LadderError
 
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)  # on the disk, and left to the user
+WRITING = ".writing-"  # how the name of the folder begins in which a file is written
 MOST_BYTES = 64 << 20  # of a file that is read as a whole, where nothing else is said
 _KINDS = {
     stat.S_IFDIR: "a folder",
@@ -113,7 +115,7 @@ def replacing(path: Path) -> Iterator[Path]:
     """
     if not path.parent.exists():  # where it is a file, mkdir would say "File exists"
         path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=path.parent, prefix=".writing-") as hidden:
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix=WRITING) as hidden:
         unfinished = Path(hidden) / path.name
         yield unfinished
         os.replace(unfinished, path)
@@ -146,16 +148,20 @@ def write_json(path: str | Path, content: Any, indent: int | None = 1) -> None:
 
 
 @contextmanager
-def alone_in(directory: Path, wait: bool = False) -> Iterator[None]:
+def alone_in(directory: Path, wait: bool = False, tidy: bool = True) -> Iterator[None]:
     """Make the folder if need be, and keep other processes out that ask for the same.
 
     The lock is on the folder itself and ends with the process, however that ends: there is no file
     that a kill could leave behind. A folder that was made here and is still empty at the end is
     removed. Raises LadderError where another process is there; with `wait`, waits for it to leave.
     OSError where the folder cannot be made or opened.
+
+    tidy  all who write there hold the lock: what a killed one has left half written is removed
     """
     made = [path for path in (directory, *directory.parents) if not path.exists()]
     descriptor = _locked(directory, wait)
+    for unfinished in directory.glob(f"{WRITING}*") if tidy else ():
+        shutil.rmtree(unfinished, ignore_errors=True)
     try:
         yield
     finally:

@@ -24,7 +24,6 @@ import numpy as np
 
 from ladder.core.common.errors import LadderError
 from ladder.core.contract.launch_plan import Launch
-from ladder.core.contract.libraries import GroupSum, LinearLayer, MatrixProduct
 from ladder.core.contract.rung_file import Rung
 from ladder.core.contract.target import Target
 
@@ -35,10 +34,8 @@ NO_LINK = (
 ALIGNMENT = 256  # bytes, as cudaMalloc aligns: a kernel may use 16-byte loads on any buffer
 
 
-class Kernel(Protocol):
-    """A compiled kernel. `args`: arrays, None (a null pointer) and NumPy scalars, in order."""
-
-    def __call__(self, launch: Launch, args: tuple[Any, ...]) -> None: ...
+# A compiled kernel. Its arguments are arrays, None (a null pointer) and NumPy scalars, in order.
+Kernel = Callable[[Launch, tuple[Any, ...]], None]
 
 
 @dataclass(frozen=True)
@@ -113,30 +110,6 @@ class Communicator(Protocol):
         be gone before."""
 
 
-class Processes(Protocol):
-    """How the device of this process and those of others become a group."""
-
-    def new_group(self) -> bytes:
-        """The name of a new group of processes, which one of them makes and all hand to
-        `join_group`."""
-
-    def join_group(self, name: bytes, rank: int, size: int) -> Communicator:
-        """Join a group as rank `rank` of `size`, each on a device of its own, through the vendor's
-        library (NCCL). Waits until all have. Raises LadderError where that is not possible."""
-
-    def join_p2p(
-        self,
-        exchange: Callable[[str, bytes], Sequence[bytes]],
-        rank: int,
-        size: int,
-        beside: bool,
-    ) -> Communicator:
-        """The same for the processes of one machine, by kernels that load and store in the memory
-        of each other's devices. `exchange` hands bytes to all ranks and returns those of each, and
-        is called with the same name by all; `beside`: arrays are exchanged while the device does
-        other work. Raises LadderError, on all ranks, where one cannot reach another."""
-
-
 class Device(ABC):
     """What check, bench, picker and trainer know of a machine. What a subclass does not say itself
     is that of NumPy's arrays in the memory of the host, and of work that is done at once.
@@ -171,9 +144,9 @@ class Device(ABC):
     l2_bytes = 0
 
     @property
-    def processes(self) -> Processes | None:
-        """How it exchanges arrays with the devices of other processes; None where the arrays are
-        the host's, and the host exchanges them, and for a group."""
+    def processes(self) -> Any:
+        """What exchanges its arrays with the devices of other processes, as `CupyGpu` does; None
+        where the arrays are the host's, and the host exchanges them, and for a group."""
         return None
 
     @abstractmethod
@@ -202,16 +175,17 @@ class Device(ABC):
     # ---- the vendor's libraries: None where there is none. Each is made when it is first asked for
     # ---- (not while a graph records); LadderError where it does not load ----
 
-    def matrix_product(self, tf32: bool = False) -> MatrixProduct | None:
-        """The product of two matrices (cuBLAS); `tf32`: float32 is multiplied as TF32."""
+    def matrix_product(self, tf32: bool = False) -> Any:
+        """Multiplies two matrices (cuBLAS), as `Multiplier` of ladder/core/device/cupy/blas.py;
+        `tf32`: float32 is multiplied as TF32."""
         return None
 
-    def linear_layer(self, tf32: bool = False) -> LinearLayer | None:
-        """A linear layer in one kernel (cuBLASLt)."""
+    def linear_layer(self, tf32: bool = False) -> Any:
+        """A linear layer in one kernel: `Linear` of ladder/core/device/cuda/cublas.py."""
         return None
 
-    def group_sum(self) -> GroupSum | None:
-        """Of a group of devices, an all-reduce (NCCL)."""
+    def group_sum(self) -> Any:
+        """Of a group of devices, an all-reduce: `GroupSum` of ladder/core/device/cupy/nccl.py."""
         return None
 
     # ---- its state ----

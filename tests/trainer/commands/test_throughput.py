@@ -51,9 +51,19 @@ def test_a_file_that_holds_something_else_is_left_alone(measured, tmp_path):
     assert path.read_text() == "{}"
 
 
-def test_a_step_with_dropout_is_measured_though_validation_has_other_ops(monkeypatch):
+def test_a_command_that_is_refused_does_not_say_that_it_will_write(monkeypatch, capsys):
+    add_size(monkeypatch, "d2", layers=2, channels=16, heads=2)
+    for words in (["-e", "nowhere"], ["-e", "d2", "--device", "cpu", "-b", "60000"]):
+        with pytest.raises(LadderError):
+            throughput.main(words)
+    assert capsys.readouterr().err == ""
+
+
+def test_a_step_with_dropout_is_measured_though_validation_has_other_ops(monkeypatch, capsys):
     add_size(monkeypatch, "d2", layers=2, channels=16, heads=2, attention_dropout=0.2)
-    _, m = throughput.measure(Flags(model="d2", batch=1, sequence=3, steps=1, device="cpu"))
+    flags = Flags(model="d2", batch=1, sequence=3, steps=1, device="cpu")
+    _, m = throughput.measure(flags, write=True)
+    assert "will write to" in capsys.readouterr().err
     ops = {row["op"] for row in m["ops"]}
     assert "attention_dropout.forward" in ops and "attention.forward" not in ops
 

@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import re
 import signal
 import struct
 import subprocess
@@ -50,8 +51,11 @@ def test_tokens_that_do_not_fit_are_refused_and_nothing_is_written(tmp_path, tok
     "content, words",
     [
         (b"", "truncated"),
-        (header()[:1023], "truncated"),
+        (header(20240520, 1, 0)[:1023], "truncated"),
         (header(20240519, 1, 0), "not a token file.*20240519"),
+        (b"First Citizen:\nBefore", "looks like text; give it by --dataset .*x.bin"),
+        (header(20240801, 7, 4000), "32-bit tokens of Llama 3's .*; give their text by --dataset"),
+        (header(20240326, 3, 1024), "holds a model; give it by -e"),
         (header(20240520, 2, 0), "version 2"),
         (header(20240520, 1, 10) + b"\0" * 18, "truncated.*10 tokens"),
         (header(20240520, 1, 10) + b"\0" * 22, "damaged.*10 tokens"),
@@ -68,11 +72,25 @@ def test_damage_is_named_with_the_file_in_one_line(tmp_path, content, words):
     assert str(path) in str(caught.value) and "\n" not in str(caught.value)
 
 
-def test_a_missing_file_names_the_remedy(tmp_path):
-    with pytest.raises(LadderError, match=r"python -m trainer prepare tinyshakespeare"):
-        read_tokens(tmp_path / "x.bin")
-    with pytest.raises(LadderError, match=r"no token file matches .*\*\.bin"):
-        loader(tmp_path / "*.bin")
+def test_the_remedy_for_tokens_without_a_header_writes_a_token_file(tmp_path):
+    """As nanoGPT's prepare.py leaves them."""
+    path = tmp_path / "train.bin"
+    tokens = np.arange(4000) % 250
+    tokens.astype("<u2").tofile(path)
+    with pytest.raises(LadderError, match="as nanoGPT writes them") as refused:
+        loader(path)
+    exec(re.search('python -c "(.*)"$', str(refused.value))[1])
+    assert read_tokens(tmp_path / "headed_train.bin").tolist() == tokens.tolist()
+
+
+def test_a_missing_file_suggests_the_set_that_it_names():
+    for pattern, remedy in (
+        ("dev/data/tinyshakespeare/tiny_shakespeare_train.bin", "--dataset tinyshakespeare"),
+        ("edu_fineweb100B/edu_fineweb_train_*.bin", "--dataset fineweb-edu-100B"),
+        ("mine/*.bin", "--dataset"),
+    ):
+        with pytest.raises(LadderError, match=rf"no token file matches .* by {remedy}$"):
+            loader(pattern)
 
 
 def test_a_file_that_is_cut_short_during_a_run_is_one_line(tmp_path):

@@ -76,6 +76,12 @@ CASES = {
         fake(TOO_OLD),
         "the NVIDIA driver supports CUDA 11.8, but CuPy here is for CUDA 13.0: update the driver",
     ),
+    "driver older than any wheel, and no CuPy": (
+        11040,
+        MISSING_LIBRARY,
+        "the NVIDIA driver supports CUDA 11.4, and CuPy needs one for CUDA 12.0 or newer: update "
+        "the driver",
+    ),
     "no libcudart": (
         13000,
         MISSING_LIBRARY,

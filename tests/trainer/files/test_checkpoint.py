@@ -139,6 +139,8 @@ def test_a_step_saved_again_counts_and_the_former_goes(tmp_path):
 def test_what_a_killed_save_left_is_cleared_by_the_next(tmp_path):
     (tmp_path / "step_00000003.partial").mkdir()
     (tmp_path / "step_00000003.partial" / "tensors.safetensors").write_bytes(b"half")
+    (tmp_path / "step_00000004.partial").write_text("a file")
+    (tmp_path / "step_00000005.partial").symlink_to("nowhere")
     save(tmp_path, 4, {}, {})
     assert steps(tmp_path) == ["step_00000004"]
 

@@ -79,7 +79,10 @@ def parameters(config: GPT2Config) -> dict[str, np.ndarray]:
     return found
 
 
-@pytest.mark.parametrize("prefix", ["", "transformer."])
+WRAPPED = ("_orig_mod.transformer.", "module._orig_mod.", "_fsdp_wrapped_module.transformer.")
+
+
+@pytest.mark.parametrize("prefix", ["", "transformer.", *WRAPPED])
 def test_every_tensor_lands_in_its_place(tmp_path, prefix):
     tensors = theirs()
     config, ours = load(write(tmp_path, theirs(prefix)))
@@ -110,6 +113,22 @@ def test_masks_and_the_tied_head_are_skipped(tmp_path):
     assert load(write(tmp_path, tensors))[0] == TINY
 
 
+def test_matrices_as_nanogpt_has_them_are_read(tmp_path):
+    """(out, in), as PyTorch's Linear; which of the two a square one is, the others tell."""
+    matrices = {name: a for name, a in theirs().items() if "attn.c_" in name or "mlp" in name}
+    turned = {name: np.ascontiguousarray(a.T) for name, a in matrices.items()}
+    _, ours = load(write(tmp_path, {**theirs(), **turned}))
+    for name, array in load(write(tmp_path, theirs()))[1].items():
+        np.testing.assert_array_equal(ours[name], array, err_msg=name)
+
+
+def test_a_head_of_its_own_is_refused(tmp_path):
+    tensors = theirs("module.transformer.")
+    tensors["module.lm_head.weight"] = 2 * tensors["module.transformer.wte.weight"]
+    with pytest.raises(LadderError, match=r"module\.lm_head\.weight differs from wte\.weight"):
+        load(write(tmp_path, tensors))
+
+
 def test_without_a_config_the_shapes_tell(tmp_path):
     config = GPT2Config(context=5, vocab=300, padded_vocab=384, layers=2, heads=3, channels=192)
     ours = parameters(config)
@@ -128,6 +147,10 @@ def without(tensors, name):
         (lambda t: without(t, "h.1.ln_2.bias"), "lacks the tensor h.1.ln_2.bias"),
         (lambda t: without(t, "ln_f.weight"), "lacks the tensor ln_f.weight"),
         (
+            lambda t: {"model." + n: a for n, a in t.items()},
+            "lacks the tensor wte.weight, and has model.h.0.attn.c_attn.bias",
+        ),
+        (
             lambda t: {**t, "h.3.ln_1.bias": t["ln_f.bias"]},
             "holds h.3.ln_1.bias, which a gpt2 model",
         ),
@@ -135,7 +158,7 @@ def without(tensors, name):
             lambda t: {**t, "classifier": t["ln_f.bias"]},
             "holds classifier, which a gpt2 model does not",
         ),
-        (lambda t: {**t, "transformer.ln_f.bias": t["ln_f.bias"]}, "ln_f.bias twice"),
+        (lambda t: {**t, "transformer.ln_f.bias": t["ln_f.bias"]}, "ln_f.bias twice, as "),
         (lambda t: {**t, "wte.weight": t["wpe.weight"]}, r"wte.weight has the shape \(6, 4\)"),
         (
             lambda t: {**t, "h.0.mlp.c_fc.weight": t["h.0.mlp.c_proj.weight"]},

@@ -35,6 +35,7 @@ class MLPConfig(ModelConfig):
             "hiddenb": ("hidden.bias", False),
             "outw": ("out.weight", False),
         },
+        tied={},
         ignored="",
         fields={
             "context": "context",

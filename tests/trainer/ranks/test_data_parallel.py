@@ -115,6 +115,13 @@ def test_all_ranks_have_the_same_weights_bit_for_bit(tmp_path, zero):
     assert others == [first, first]
 
 
+def test_a_resumed_run_names_the_numbers_of_ranks_that_can_share_its_steps(tmp_path):
+    run_ranks(1, flags_of(tmp_path, 1, steps=2))
+    rest = flags_of(tmp_path, 1, resume=True, total_tokens=None)
+    with pytest.raises(LadderError, match="which 4 ranks cannot share; resume with --ranks 6 or"):
+        together(4, lambda group: open_run(rest, group))
+
+
 @pytest.mark.slow
 def test_a_run_goes_on_bit_for_bit_on_as_many_ranks_and_nearly_on_others(tmp_path):
     whole = flags_of(tmp_path, 2, dtype="bf16")

@@ -5,6 +5,7 @@ import pytest
 from ladder.core.common.errors import LadderError
 from trainer.commands.parser import parse
 from trainer.ranks.launch import find_launch, wants_supervisor
+from trainer.ranks.supervise import PARENT, stay_with_supervisor
 
 # As the launchers set them; variables that do not count here are among them.
 ENVIRONMENTS = {
@@ -72,8 +73,12 @@ def test_flags_of_llmc_say_which_rank_this_is(tmp_path):
     assert other.port == 4711
     folder = find_launch(parse(["-pn", "2", "-pi", "fs", "-pf", "/shared"]), {}, tmp_path)
     assert (folder.rank, folder.local_rank, str(folder.folder)) == (0, None, "/shared")
-    mpi = find_launch(parse(["-pi", "mpi"]), ENVIRONMENTS["Open MPI"], tmp_path)
-    assert (mpi.rank, mpi.folder) == (3, tmp_path)
+
+
+@pytest.mark.parametrize("words", ["-pn 4", "-pi mpi", "-pn 2 -pr 0 -pi mpi"])
+def test_a_launcher_says_which_of_them_a_process_is_that_is_told_how_many(words, tmp_path):
+    launch = find_launch(parse(words.split()), ENVIRONMENTS["Open MPI"], tmp_path)
+    assert (launch.rank, launch.size, launch.folder) == (3, 4, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -82,6 +87,7 @@ def test_flags_of_llmc_say_which_rank_this_is(tmp_path):
         ("-pr 1", {}, "say of how many processes by -pn"),
         ("-pn 2 -pr 2", {}, "ranks count from 0 to 1"),
         ("-pn 2", ENVIRONMENTS["torchrun"], "WORLD_SIZE=4 says otherwise; leave -pn and -pr out"),
+        ("-pn 2", {"RANK": "0", "WORLD_SIZE": "1"}, "-pn 2 without -pr: .* by -pr which of them"),
         ("--ranks 2", ENVIRONMENTS["srun"], "started as one of 4 .*; leave --ranks out"),
         ("-pn 2 -pi tcp", {}, "name the machine of rank 0 by -ps ADDRESS"),
         ("", {"RANK": "first", "WORLD_SIZE": "2"}, "RANK=first in the environment is no number"),
@@ -90,3 +96,8 @@ def test_flags_of_llmc_say_which_rank_this_is(tmp_path):
 def test_what_does_not_fit_together_is_refused(words, environment, says, tmp_path):
     with pytest.raises(LadderError, match=says):
         find_launch(parse(words.split()), environment, tmp_path)
+
+
+def test_a_supervisor_that_is_no_process_is_refused():
+    with pytest.raises(LadderError, match=f"{PARENT}=abc in the environment is no number"):
+        stay_with_supervisor({PARENT: "abc"})

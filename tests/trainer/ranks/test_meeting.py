@@ -86,39 +86,12 @@ def test_without_a_secret_there_is_no_address(monkeypatch):
 
 @pytest.mark.slow
 def test_another_secret_is_refused(monkeypatch):
-    secrets = iter([b"one", b"two"])
-    lock = threading.Lock()
-
-    def known():
-        with lock:
-            return next(secrets, b"two")
-
-    monkeypatch.setattr(meeting, "_known_secret", known)
-    first, second = at_address()
-    outcomes = queue.Queue()
-
-    def run(launch):
-        try:
-            meet(launch, {}, 2.0)
-        except LadderError as error:
-            outcomes.put(str(error))
-
-    threading.Thread(target=run, args=(first,), daemon=True).start()
-    while next_missing(first.port):
-        pass
-    threading.Thread(target=run, args=(second,), daemon=True).start()
-    texts = outcomes.get(timeout=10) + outcomes.get(timeout=10)
-    assert "has another secret than rank 1" in texts
-    assert "rank 1 of 2 did not come within 2 seconds" in texts
-    assert "someone came with another secret" in texts
-
-
-def next_missing(port):
-    try:
-        socket.create_connection(("127.0.0.1", port)).close()
-    except ConnectionRefusedError:
-        return True
-    return False
+    name = threading.current_thread  # each rank has threads of its own
+    monkeypatch.setattr(meeting, "_known_secret", lambda: name().name.encode())
+    outcomes = meet_all(at_address(), patience=2.0)
+    assert "has another secret than rank 1" in outcomes[1]
+    assert "rank 1 of 2 did not come within 2 seconds" in outcomes[0]
+    assert "someone came with another secret" in outcomes[0]
 
 
 def test_a_port_in_use_is_named(monkeypatch):
@@ -130,13 +103,24 @@ def test_a_port_in_use_is_named(monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_rank_that_never_comes_is_named(tmp_path):
+def test_a_rank_that_never_comes_is_named(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(meeting, "QUIET", 0.1)
     first, second, _ = launches(tmp_path, 3)
     outcomes = meet_all([first, second], patience=1.0)
     assert "rank 2 of 3 did not come within 1 seconds (a test)" in outcomes[0]
     assert "rank 0" in outcomes[1]
     with pytest.raises(LadderError, match=r"rank 1 of 3 .* rank 0 "):
         meet(second, {}, 0.3)
+    said = capsys.readouterr().err
+    assert "[rank 0 of 3 (a test) waits for the others, at most 1 seconds]" in said
+    assert f"[rank 1 of 3 (a test) waits for rank 0 at {tmp_path}, at most 0.3 s" in said
+
+
+def test_a_machine_without_an_address_is_named_at_once(monkeypatch, capsys):
+    monkeypatch.setenv(SECRET, "one")
+    with pytest.raises(LadderError, match="found no rank 0 at no host:"):
+        meet(dataclasses.replace(at_address()[1], address="no host"), {}, 0.2)
+    assert "[rank 0's machine, no host, is not known here: " in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -157,6 +141,13 @@ def test_the_second_process_with_the_same_rank_is_refused(tmp_path):
     first, second, _ = launches(tmp_path, 3)
     outcomes = meet_all([first, second, second])
     assert all("is there twice; give every process a rank of" in said for said in outcomes.values())
+
+
+def test_two_ranks_0_in_one_folder_are_refused(tmp_path):
+    first, _ = launches(tmp_path)
+    outcomes = meet_all([first, first])
+    assert all(said.startswith("rank 0 ") and "there twice" in said for said in outcomes.values())
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_another_version_of_the_program_is_refused(tmp_path, monkeypatch):

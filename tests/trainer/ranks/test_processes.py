@@ -115,7 +115,7 @@ def test_ctrl_c_ends_all_after_the_same_step_and_they_go_on_from_there(tmp_path)
     process.send_signal(signal.SIGINT)
     rest, _ = process.communicate(timeout=20)
     assert process.returncode == 130
-    step = int(re.search(r"interrupted after (\d+) steps; checkpoint of step", rest)[1])
+    step = int(re.search(r"interrupted after (\d+) steps; the checkpoint of step", rest)[1])
     again = start(tmp_path, "--ranks=2", "--resume", steps=step + 2)
     text, _ = again.communicate(timeout=60)
     assert f"resumed at step {step}" in text

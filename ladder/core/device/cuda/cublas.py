@@ -117,7 +117,7 @@ class _Plan:
 
 
 class Linear:
-    """The linear layers of a GPU (`LinearLayer` of ladder/core/contract/libraries.py). Addresses
+    """The linear layers of a GPU, in one kernel each, with bias and gelu in its epilogue. Addresses
     and row lengths are multiples of 16 bytes.
 
     cuBLASLt stores matrices by columns, so it reads our (rows, columns) as (columns, rows). It
@@ -137,7 +137,12 @@ class Linear:
     def __call__(
         self, out: Any, inp: Any, weight: Any, bias: Any | None, pre: Any | None = None
     ) -> None:
-        """out (N, OC) = inp (N, C) @ weight.T + bias (OC); with `pre`, that and its gelu."""
+        """out (N, OC) = inp (N, C) @ weight.T + bias (OC).
+
+        pre  (N, OC): gets that result, and out its gelu in the tanh form; wants a bias
+
+        Raises LadderError where the library has no kernel for it.
+        """
         (N, OC), C, real = out.shape, inp.shape[1], out.dtype
         where = f"in {real.name} at N={N} C={C} OC={OC}"
         plan = self._plan(real.name, N, C, OC, _epilogue(bias is not None, pre is not None))

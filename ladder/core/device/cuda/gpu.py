@@ -25,6 +25,8 @@ from ladder.core.device.cupy.gpu import CupyGpu, CupyKernel, count_gpus, said, w
 VISIBLE = ("CUDA_VISIBLE_DEVICES",)
 _OLDEST = min(int(arch.removeprefix("sm_").rstrip("a")) for arch in compiler.TYPICAL)
 
+OLDEST_DRIVER = 12000  # of the CuPy wheels in pyproject.toml
+
 _BFLOAT16 = 80  # Ampere: the first tensor cores that multiply bfloat16
 
 _EVENT_RECORD_EXTERNAL = 1  # CU_EVENT_RECORD_EXTERNAL
@@ -248,6 +250,11 @@ def _import_cupy() -> Any:
     try:
         import cupy
     except ImportError as error:
+        if driver < OLDEST_DRIVER:
+            raise LadderError(
+                f"the NVIDIA driver supports CUDA {dotted(driver)}, and CuPy needs one for CUDA "
+                f"{dotted(OLDEST_DRIVER)} or newer: update the driver"
+            ) from None
         extra = "cuda13" if driver >= 13000 else "cuda12"
         raise LadderError(f"CuPy {why_no_import(error)}: {install(extra)}") from None
     return cupy

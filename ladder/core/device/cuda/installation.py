@@ -2,6 +2,7 @@
 
 import importlib.metadata
 import re
+import subprocess
 from collections.abc import Mapping
 
 from ladder.core.common.errors import LadderError
@@ -42,12 +43,24 @@ def disassembler() -> Finding:
 
 
 def driver() -> Finding:
-    version = gpu.driver_version()
+    version, remedy = gpu.driver_version(), _complaint()
     if version is None:
-        remedy = "only --device cuda needs one, and an NVIDIA GPU"
+        remedy = remedy or "only --device cuda needs one, and an NVIDIA GPU"
         return Finding("NVIDIA driver", "none", remedy)
+    if version < gpu.OLDEST_DRIVER:
+        remedy = f"CuPy needs one for CUDA {gpu.dotted(gpu.OLDEST_DRIVER)} or newer: update it"
     release = gpu.driver_release() or "unknown release"
-    return Finding("NVIDIA driver", f"{release}, CUDA {gpu.dotted(version)}")
+    return Finding("NVIDIA driver", f"{release}, CUDA {gpu.dotted(version)}", remedy)
+
+
+def _complaint() -> str | None:
+    """What nvidia-smi says of a driver that does not work; None without a fault, or without it."""
+    try:
+        done = subprocess.run(["nvidia-smi"], capture_output=True, text=True, timeout=30)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    said = (done.stdout + done.stderr).strip().partition("\n")[0]
+    return f"nvidia-smi says: {said}" if done.returncode else None
 
 
 def cupy() -> Finding:

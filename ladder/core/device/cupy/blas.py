@@ -63,9 +63,8 @@ def check(status: int, gpu: Gpu, where: str, library: str) -> None:
 
 
 class Multiplier:
-    """A GPU's matrix products, on the stream that work goes to (`MatrixProduct` of
-    ladder/core/contract/libraries.py). A subclass calls the vendor's library; its methods return
-    the library's status.
+    """A GPU's matrix products, accumulated in float32, on the stream that work goes to. A subclass
+    calls the vendor's library; its methods return the library's status.
 
     title       of the library, for messages
     types       its numbers for the types of matrices
@@ -114,7 +113,14 @@ class Multiplier:
         result: Any,
         add: bool = False,
     ) -> None:
-        """result = a @ b, or added to it; `operations` and `sizes` as the library sees them."""
+        """result = a @ b, with the factors transposed as `operations` says.
+
+        operations  two letters, "N" as it is or "T" transposed: what is done to a and to b, as the
+                    library sees them
+        sizes       m, n, k: rows, columns and terms of the product, as the library sees it: it
+                    stores matrices by columns, so that our (rows, columns) is its (columns, rows)
+        add         to the result's old content
+        """
         handle, _ = self._handles.current()
         status = self.multiply(
             handle,

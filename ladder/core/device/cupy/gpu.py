@@ -213,14 +213,18 @@ class CupyGpu(Device):
         return self
 
     def new_group(self) -> bytes:
+        """The name of a new group of processes, which one makes and all hand to `join_group`."""
         return nccl.unique_id()
 
     def join_group(self, name: bytes, rank: int, size: int) -> nccl.Communicator:
+        """Join a group as rank `rank` of `size`, each on a device of its own, through NCCL. Waits
+        until all have. Raises LadderError where that is not possible."""
         return nccl.Communicator(self, name, rank, size)
 
     def join_p2p(
         self, exchange: p2p.Exchange, rank: int, size: int, beside: bool
     ) -> p2p.PeerToPeer:
+        """The same for the processes of one machine: see `p2p.join`."""
         return p2p.join(self, exchange, rank, size, beside)
 
     def allocation(self, array: Any) -> int:

@@ -87,7 +87,8 @@ class Communicator:
 
 
 class GroupSum:
-    """All-reduce over GPUs of one process. See `ladder.core.contract.libraries.GroupSum`."""
+    """All-reduce over GPUs of one process, on the stream of each: every row of out (R, N) becomes
+    the sum over the rows of inp (R, N)."""
 
     def __init__(self, gpus: Sequence[Gpu]) -> None:
         self._library, self._gpus = _library(), gpus

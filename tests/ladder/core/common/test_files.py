@@ -45,6 +45,15 @@ def test_only_folders_that_were_made_and_are_empty_are_removed(tmp_path):
     assert [path.name for path in (tmp_path / "a").iterdir()] == ["file"]
 
 
+def test_what_a_killed_write_has_left_goes_where_the_folder_is_locked(tmp_path):
+    (tmp_path / ".writing-abc").mkdir()
+    (tmp_path / ".writing-abc" / "config.json").write_text("{")
+    with alone_in(tmp_path, tidy=False):
+        assert list(tmp_path.iterdir()) == [tmp_path / ".writing-abc"]
+    with alone_in(tmp_path):
+        assert list(tmp_path.iterdir()) == []
+
+
 def test_who_waits_enters_the_folder_that_is_there_and_not_one_that_was_removed(tmp_path):
     folder = tmp_path / "made"
     outer = alone_in(folder)

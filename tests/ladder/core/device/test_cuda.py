@@ -11,7 +11,7 @@ from ladder.core.common.errors import LadderError
 from ladder.core.contract import rung_file
 from ladder.core.contract.launch_plan import Launch
 from ladder.core.contract.op import DTYPES
-from ladder.core.device.cuda import gpu
+from ladder.core.device.cuda import gpu, installation
 from ladder.core.device.open import open_device
 
 # ---- without a GPU ----
@@ -29,6 +29,15 @@ def test_without_cupy_the_extra_for_the_driver_is_named(driver, extra, monkeypat
     monkeypatch.setitem(sys.modules, "cupy", None)
     with pytest.raises(LadderError, match=rf"CuPy .*\[{extra}\]"):
         open_device("cuda")
+
+
+def test_the_report_says_what_is_wrong_with_a_driver(monkeypatch, tmp_path):
+    (tmp_path / "nvidia-smi").write_text("#!/bin/sh\necho Version mismatch; exit 18\n")
+    (tmp_path / "nvidia-smi").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    for driver, says in ((12040, "nvidia-smi says: Version mismatch"), (11040, "CUDA 12.0 or new")):
+        monkeypatch.setattr(gpu, "driver_version", lambda version=driver: version)
+        assert says in installation.driver().remedy
 
 
 # ---- with a GPU ----

@@ -28,9 +28,8 @@ TOP = """\
 [emulator](../emulator.md) counts, and from [doc/results](../results/README.md).
 [The lesson](../{layer}.md) says which rungs matter, and why.
 [What the columns mean](../rung_files.md#how-to-read-the-tables).
-Times are of {machines}.
-"""
-OPCODES = "LDG STG LDGSTS LDSM LDS STS SHFL BAR MUFU FFMA HMMA HGMMA"
+Times are of {machines}."""
+OPCODES = "LDG STG LDGSTS LDSM LDS STS SHFL BAR MUFU FFMA HMMA HGMMA R2UR"
 AMD = "gfx942 gfx950 gfx1100 gfx1201"
 COUNTED = {  # dimensions -> a shape at which tiles are full
     ("B", "T", "C", "NH"): {"B": 1, "T": 256, "C": 64, "NH": 1},
@@ -45,29 +44,25 @@ def template(page: Path, root: Path) -> str:
     if page != root / "doc" / layer / "measured.md" or not own:
         return ""
     machines = {tables.machine(content["device"]) for content in results.load_all().values()}
-    parts = [TOP.format(layer=layer, machines=" and ".join(sorted(machines))).rstrip()]
+    parts = [TOP.format(layer=layer, machines=" and ".join(sorted(machines)))]
     for ladder in own:
-        parts += [f"## {ladder.op.name}", *map(_block, _of_all(ladder))]
-        for rung in _kernels(ladder):
-            parts += [heading(ladder, rung), *map(_block, _of_one(ladder, rung))]
+        kernels = [rung for rung in ladder.rungs if rung.path is not None]
+        parts += [f"## {ladder.op.name}", *map(_block, _of_all(ladder, kernels))]
+        for rung in kernels:
+            parts.append(f"### {ladder.op.name} {rung.name}: {rung.idea}")
+            parts += map(_block, _of_one(ladder, rung))
     return "\n\n".join(parts) + "\n"
-
-
-def heading(ladder: Ladder, rung: Rung) -> str:
-    """The title of a rung's entry."""
-    return f"### {ladder.op.name} {rung.name}: {rung.idea}"
 
 
 def _block(request: str) -> str:
     return f"<!-- ladder:begin {request} -->\n<!-- ladder:end -->"
 
 
-def _of_all(ladder: Ladder) -> Iterator[str]:
+def _of_all(ladder: Ladder, kernels: Sequence[Rung]) -> Iterator[str]:
     """What shows the rungs of a ladder beside each other."""
-    op, left = ladder.op, _kernels(ladder)
-    yield f"rungs {op.name}"
-    yield f"picture ladder {op.name}"
-    if op.flops(next(iter(op.bench.values()))):  # one that only moves has no place on a roofline
+    op, first, left = ladder.op, next(iter(ladder.op.bench.values())), kernels
+    yield from (f"rungs {op.name}", f"picture ladder {op.name}")
+    if op.flops(first):  # one that only moves has no place on a roofline
         yield f"picture roofline {op.name}"
     for shape, dtype in itertools.product(op.bench, op.reals):
         with contextlib.suppress(tables.NotMeasured):
@@ -75,36 +70,27 @@ def _of_all(ladder: Ladder) -> Iterator[str]:
             yield f'table {op.name} dtype={dtype} shape="{shape}"'
     for dtype in reversed(op.reals):
         target = typical_target(ARCHITECTURE, DTYPES[dtype])
-        found = [rung for rung in left if _runs(rung, target, next(iter(op.bench.values())))]
-        left = [rung for rung in left if rung not in found]
-        if found:
-            yield f'machine {op.name} {_ids(found)} dtype={dtype} opcodes="{OPCODES}"'
-    if found := [rung for rung in ladder.rungs if rung.track == "amd"]:
-        yield f'resources {op.name} {_ids(found)} on="{AMD}"'
+        ids = " ".join(rung.id for rung in left if _runs(rung, target, first))
+        left = [rung for rung in left if rung.id not in ids.split()]
+        if ids:
+            code = f'machine {op.name} {ids} dtype={dtype} opcodes="{OPCODES}"'
+            yield from (code, f"{code} loop=longest")
+    if ids := " ".join(rung.id for rung in kernels if rung.track == "amd"):
+        yield f'resources {op.name} {ids} on="{AMD}"'
 
 
 def _of_one(ladder: Ladder, rung: Rung) -> Iterator[str]:
     """The entry of a rung, and what it asks of memory, in the first type that it takes."""
     op = ladder.op
     yield f"entry {op.name} {rung.id}"
-    dims = COUNTED.get(op.dims, {})
+    dims: Dims = COUNTED.get(op.dims, {})
     if not dims or op.misfit(dims):
         dims = source_code.small_shape(op)
-    for device, lanes in ((Emulated(), ""), (Emulated(warp=64), " warp=64")):
-        for dtype in reversed(op.reals):
-            if _runs(rung, device.target(DTYPES[dtype]), dims):
-                shape = format_dims(dims)
-                yield f'traffic {op.name} {rung.id} dtype={dtype} shape="{shape}"{lanes}'
-                return
-
-
-def _kernels(ladder: Ladder) -> list[Rung]:
-    return [rung for rung in ladder.rungs if rung.path is not None]
+    for dtype in reversed(op.reals):
+        if _runs(rung, Emulated().target(DTYPES[dtype]), dims):
+            yield f'traffic {op.name} {rung.id} dtype={dtype} shape="{format_dims(dims)}"'
+            return
 
 
 def _runs(rung: Rung, target: Target, dims: Dims) -> bool:
     return rung.claims(target) and rung.plan(dims, target).refusal is None
-
-
-def _ids(rungs: Sequence[Rung]) -> str:
-    return " ".join(rung.id for rung in rungs)
