@@ -60,9 +60,11 @@ newcomer:  ## play a newcomer's first change: clone, edit a line of a kernel, ma
 size: $(VENV)/.core  ## count lines of code, kernels and tests, and the words of each page
 	@$(RUN) -m tests.size
 
-notebooks: $(VENV)/.notebooks  ## open the notebooks in JupyterLab
-	@$(RUN) -m jupyter trust notebooks/*.ipynb  # else their pictures do not show
-	@$(RUN) -m jupyter lab --LabApp.news_url=None notebooks
+notebooks: $(VENV)/.notebooks  ## open your copies of the notebooks, in my/, in JupyterLab
+	@$(RUN) -m ladder notebooks --copy
+	@$(RUN) -m jupyter lab --LabApp.extra_labextensions_path=notebooks/jupyterlab \
+	  --ServerApp.root_dir=. --LabApp.default_url=/lab/tree/my \
+	  --FileCheckpoints.checkpoint_dir=$(CURDIR)/build/checkpoints $(ARGS)
 
 site: $(VENV)/.site  ## build the documentation site, build/site/index.html
 	@$(RUN) -m sphinx --quiet --fail-on-warning --keep-going --jobs auto \

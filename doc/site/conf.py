@@ -27,7 +27,6 @@ extensions = [
     "notfound.extension",
     "repository",
     "docstrings",
-    "alternatives",
 ]
 myst_enable_extensions = ["colon_fence", "dollarmath"]
 myst_heading_anchors = 6
