@@ -32,7 +32,9 @@ def on_all_cores(work: Callable[[slice], None], n: int) -> None:
 
 
 def _cores() -> int:
-    return len(os.sched_getaffinity(0))
+    if hasattr(os, "sched_getaffinity"):  # those of this process; macOS has them for all
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 @functools.cache

@@ -26,11 +26,20 @@ import torch.nn.functional as F
 from kernel_ladder import torch as kl
 from ladder.core.common.errors import LadderError
 from ladder.core.measure import results
-from tests.gpu_vs_torch import BETAS, CLIP, DECAY, EPS, LR, job_of, without_keys
+from tests.gpu_vs_torch import (
+    BETAS,
+    CLIP,
+    DECAY,
+    EPS,
+    LR,
+    job_of,
+    recorded,
+    weights_of,
+    without_keys,
+)
 from trainer.commands import torch_gpt2
 from trainer.commands.step_timing import FOLDER, machine_of, one_step, write_json
 from trainer.model.gpt2 import GPT2Config
-from trainer.model.program import initial_parameters
 
 try:
     import transformers
@@ -67,27 +76,6 @@ def apart(name: str, ours: torch.Tensor, theirs: torch.Tensor) -> float:
     return float((ours.double() - theirs.double()).norm() / theirs.double().norm())
 
 
-def recorded(work: Callable[[], Any], device: str) -> Callable[[], Any]:
-    """The same work as a CUDA graph, with results at one place."""
-    if device == "cpu":
-        return work
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        for _ in range(3):
-            work()
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        found = work()
-
-    def replay() -> Any:
-        graph.replay()
-        return found
-
-    return replay
-
-
 # ---- models -------------------------------------------------------------------------------------
 
 
@@ -104,14 +92,9 @@ def model_of(shape: GPT2Config, device: str, ours: str | None, padded: bool = Fa
         if ours is not None:
             kl.swap(model, dtype=ours)
         return lambda tokens: model(tokens, labels=tokens).loss, dict(model.named_parameters())
-    weights: dict[str, Any] = {}
-    flat = {}
-    for name, array in initial_parameters(shape, seed=0):
-        whole = torch.from_numpy(array[:vocab] if name == "wte" else array).to(device)
-        stacked = shape.parameters()[name].stacked
-        parts = [part.clone().requires_grad_() for part in (whole if stacked else [whole])]
-        weights[name] = parts if stacked else parts[0]
-        flat |= {f"{name}.{i}" if stacked else name: part for i, part in enumerate(parts)}
+    weights, flat = weights_of(shape, device, vocab), {}
+    for name, of in weights.items():
+        flat |= {f"{name}.{i}": w for i, w in enumerate(of)} if isinstance(of, list) else {name: of}
     swapped = kl.GPT2(shape, [*flat.values()], [False] * len(flat), dtype=ours) if ours else None
 
     def loss_of(tokens: torch.Tensor) -> Any:

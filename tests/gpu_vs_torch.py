@@ -75,6 +75,38 @@ def job_of(options: argparse.Namespace, dtype: str, batch: int, rungs: str) -> J
     return open_job(flags, "gpu_vs_torch")
 
 
+def weights_of(shape: GPT2Config, device: str, vocab: int) -> dict[str, Any]:
+    """The first weights by name: those of the layers as lists, and so many rows of wte."""
+    weights: dict[str, Any] = {}
+    for name, array in initial_parameters(shape, seed=0):
+        whole = torch.from_numpy(array[:vocab] if name == "wte" else array).to(device)
+        stacked = shape.parameters()[name].stacked
+        parts = [part.clone().requires_grad_() for part in (whole if stacked else [whole])]
+        weights[name] = parts if stacked else parts[0]
+    return weights
+
+
+def recorded(work: Callable[[], Any], device: str) -> Callable[[], Any]:
+    """The same work as a CUDA graph, with results at one place."""
+    if device == "cpu":
+        return work
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            work()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        found = work()
+
+    def replay() -> Any:
+        graph.replay()
+        return found
+
+    return replay
+
+
 # ---- steps --------------------------------------------------------------------------------------
 
 
@@ -250,23 +282,10 @@ def time_torch(shape: GPT2Config, B: int, T: int, dtype: str, steps: int, graph:
     torch._dynamo.reset()
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
-    weights: dict[str, Any] = {}
-    for name, array in initial_parameters(shape, seed=0):
-        tensor = torch.from_numpy(array).cuda()
-        stacked = name not in ("wte", "wpe", "lnfw", "lnfb")
-        weights[name] = (
-            [part.clone().requires_grad_() for part in tensor]
-            if stacked
-            else tensor.requires_grad_()
-        )
-    lists = {name: w if isinstance(w, list) else [w] for name, w in weights.items()}
-    parameters = [w for group in lists.values() for w in group]
-    groups = [
-        {"params": [w for n, g in lists.items() if (n in torch_gpt2.MATRICES) == matrix for w in g]}
-        | {"weight_decay": DECAY if matrix else 0.0}
-        for matrix in (True, False)
-    ]
-    optimizer = torch.optim.AdamW(groups, lr=LR, betas=BETAS, eps=EPS, fused=True, capturable=graph)
+    weights = weights_of(shape, "cuda", shape.padded_vocab)
+    options = dict(lr=LR, betas=BETAS, eps=EPS, fused=True, capturable=graph)
+    optimizer = torch_gpt2.optimizer_of(weights, decay=DECAY, **options)
+    parameters = [w for group in optimizer.param_groups for w in group["params"]]
     tokens, targets = torch.randint(0, shape.vocab, (2, B, T), device="cuda")
 
     @torch.compile
@@ -284,18 +303,9 @@ def time_torch(shape: GPT2Config, B: int, T: int, dtype: str, steps: int, graph:
         optimizer.step()
         optimizer.zero_grad(set_to_none=not graph)
 
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        for _ in range(5):
-            step()
-    torch.cuda.current_stream().wait_stream(stream)
-    run = step
-    if graph:
-        recorded = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(recorded):
-            step()
-        run = recorded.replay
+    for _ in range(5):
+        step()
+    run = recorded(step, "cuda") if graph else step
     times = []
     for _ in range(max(3, steps // 4)):
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))

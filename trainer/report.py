@@ -30,6 +30,7 @@ from trainer.engine.steps import StepOutcome, stops
 from trainer.files import kept_model
 from trainer.files.logs import RunLog
 from trainer.files.resume import how_to_go_on
+from trainer.files.trackers import Trackers
 from trainer.model.fusion import makes
 from trainer.model.program import build
 from trainer.open import Run
@@ -161,14 +162,17 @@ class Report:
     def __enter__(self) -> None:
         announce(self.run, self.roof, self.display)
         run = self.run
-        record = {**run.settings, "weights": run.source, "notes": run.notes}
+        record = {"flags": run.typed, **run.settings, "weights": run.source, "notes": run.notes}
+        to, resumed = run.config.report_to, run.state is not None
+        self.trackers = Trackers(to, run.directory, record, resumed, self.say)
         write_json(run.directory / "config.json", record)
         write_json(run.directory / "rungs.json", rung_choice.as_json(run.kernels.choices))
-        self.log = RunLog(run.directory, run.step if run.state else None)
+        self.log = RunLog(run.directory, run.step if resumed else None, self.trackers.log)
         self.display.__enter__()
 
     def __exit__(self, *exception: object) -> None:
         self.display.__exit__(*exception)
+        self.trackers.close()
 
     def say(self, text: str) -> None:
         self.display.say(text)
@@ -277,6 +281,9 @@ def announce(run: Run, roof: float, display: Display) -> None:
     model = f"{c.model}: {run.shape.summary}, {run.shape.vocab} tokens, "
     model += f"{parameters / 1e6:.1f}M parameters"
     data = f"{c.dataset}: {run.train.tokens:,} tokens to train on, {run.val.tokens:,} to validate"
+    if (few := run.val.B) < c.batch:
+        unused = run.val.tokens - 1 - run.val.batches * few * c.sequence
+        data += f": too few for B={c.batch}, so B={few}, and {unused:,} are not used"
     steps = f"{c.steps} of {c.total_tokens:,} tokens, B={c.batch} T={c.sequence}"
     if c.accumulation > 1:
         steps += f", accumulated over {c.accumulation} micro-batches"

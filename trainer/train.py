@@ -21,6 +21,7 @@ from trainer.engine.generation import NoChoice, sample
 from trainer.engine.passes import fetch_loss, validate, write_batch, write_rng
 from trainer.engine.scoring import NoAnswer, evaluate
 from trainer.engine.steps import StepOutcome, Steps, refuse_not_finite
+from trainer.files import trackers
 from trainer.files.resume import check_directory, how_to_go_on, run_directory
 from trainer.flags import Flags
 from trainer.open import Run, open_run
@@ -48,6 +49,7 @@ def train(flags: Flags, console: Console | None = None, group: Group = ALONE) ->
     """
     if group.leads:
         check_directory(run_directory(flags))
+        trackers.require(flags.value("report_to"))
     with group.machine_by_machine("the text"):
         flags, notes = with_available_text(flags)
     # Before anything there is read: another run may delete checkpoints.
@@ -121,7 +123,7 @@ def loop(run: Run, report: Report | Silent, interrupt: Interrupt) -> Outcome:
             _tell(report, run, take_step(steps, run.train, step))
             if _due(step + 1, config.log_gpu):
                 report.condition(step + 1)
-    if run.keeps_model:
+    if run.keeps_model and (step > run.step or not interrupt.anywhere()):
         report.kept(run.keep_model())
     group.progress("the end of the run")
     report.end(step, saved, interrupt.anywhere())

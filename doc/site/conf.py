@@ -27,7 +27,6 @@ extensions = [
     "notfound.extension",
     "repository",
     "docstrings",
-    "alternatives",
 ]
 myst_enable_extensions = ["colon_fence", "dollarmath"]
 myst_heading_anchors = 6
@@ -51,7 +50,7 @@ html_title = project
 html_static_path = ["static", str(MATHJAX)]
 html_css_files = ["site.css"]
 html_js_files = [("menu.js", {"defer": "defer"})]
-html_search_scorer = "static/scorer.js"
+html_search_scorer = str(FOLDER / "static" / "scorer.js")
 html_favicon = "static/ladder.svg"
 html_copy_source = False
 html_show_copyright = False
@@ -60,6 +59,7 @@ html_use_index = False
 html_domain_indices = False
 ogp_site_url = repository.published()  # each page has a description and a picture for previews
 ogp_enable_meta_description = True
+ogp_social_cards = {"enable": bool(ogp_site_url)}  # a preview's picture needs a whole address
 notfound_urls_prefix = urlsplit(ogp_site_url).path or None
 copybutton_exclude = ".linenos, .gp, .go"
 html_theme_options = {"light_logo": "ladder.svg", "dark_logo": "ladder.svg", **repository.theme()}

@@ -55,10 +55,10 @@ def at_the_edges(dims: Dims, rng: np.random.Generator) -> dict[str, np.ndarray]:
 
 
 def unlikely(dims: Dims, rng: np.random.Generator) -> dict[str, np.ndarray]:
-    """Targets to which the model gave hardly any probability."""
-    values = inputs(dims, rng)
+    """Targets to which the model gave hardly any probability, none, or what is not a number."""
+    values, rows = inputs(dims, rng), np.arange(dims["N"])
     probs = np.resize(values["probs"], (dims["N"], dims["V"]))
-    probs[np.arange(dims["N"]), values["targets"]] = 1e-4
+    probs[rows, values["targets"]] = np.resize([1e-8, 1e-30, 1e-4, 0, 1e-16, np.nan], rows.size)
     return {"probs": probs, "targets": values["targets"]}
 
 
@@ -84,7 +84,7 @@ def fused_cancels(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 EDGES = {"first and last token": Case(at_the_edges)}
-UNLIKELY = {"unlikely tokens": Case(unlikely, hard=True)}
+UNLIKELY = {"unlikely tokens": Case(unlikely, hard=True, finite=False)}
 SCALES = {f"loss scale {scale}": loss_scale(scale) for scale in (0, 1024)}
 
 forward = Op(

@@ -10,12 +10,22 @@ and two of them that a kernel can do together with what comes next: append_atten
 Positions are read from memory, so that one recorded graph serves every token.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
 from ladder.core.contract.ladder import Ladder
-from ladder.core.contract.op import Case, Dims, Op, Scalar, read, shapes, update, write
+from ladder.core.contract.op import (
+    Case,
+    Dims,
+    MakeInputs,
+    Op,
+    Scalar,
+    read,
+    shapes,
+    update,
+    write,
+)
 from ladder.gelu import ops as gelu
 from ladder.matmul import library_rungs as library
 from ladder.matmul.library_rungs import library_rungs, one_kernel_rungs
@@ -113,8 +123,36 @@ def sample_inputs(dims: Dims, rng: np.random.Generator) -> Arrays:
 
 
 def equal_logits(dims: Dims, rng: np.random.Generator) -> Arrays:
-    """Three different logits in all, so that the k-th largest is shared by many tokens."""
-    return {"logits": rng.integers(0, 3, (dims["B"], dims["Vp"]))}
+    """-1 and zeros of both signs, so that the k-th largest is shared by many tokens."""
+    return {"logits": rng.choice([-1.0, -0.0, 0.0], (dims["B"], dims["Vp"]))}
+
+
+def edge_coins(dims: Dims, rng: np.random.Generator) -> Arrays:
+    """Coins of 0 and just below 1, in turns: the first token that may be drawn, and the last."""
+    coins = np.where(np.arange(dims["B"]) % 2, BELOW_1, 0.0)
+    return {"coins": np.repeat(coins[:, None], dims["P"], axis=1)}
+
+
+def next_at_an_end(kept: Callable[[int], int]) -> MakeInputs:
+    """Of V tokens, the k = kept(V) largest logits stand side by side, and the next one before the
+    first of them or behind the last, at an end of the row: it is what such a coin would draw."""
+
+    def make(dims: Dims, rng: np.random.Generator) -> Arrays:
+        V, k = dims["V"], kept(dims["V"])
+        logits = rng.random((dims["B"], dims["Vp"]))
+        for row, text in enumerate(logits[:, :V]):
+            text = text[::-1] if row % 2 else text
+            text[1 : 1 + k] += 2
+            text[0] = 1.5
+        return {"logits": logits, **edge_coins(dims, rng)}
+
+    return make
+
+
+def large_logits(dims: Dims, rng: np.random.Generator) -> Arrays:
+    """Far from 0, above and below: their exponentials overflow, or all of them are 0."""
+    far = np.where(np.arange(dims["B"]) % 2, -3e4, 200.0)
+    return {"logits": far[:, None] + rng.standard_normal((dims["B"], dims["Vp"]))}
 
 
 def one_likely_token(dims: Dims, rng: np.random.Generator) -> Arrays:
@@ -295,7 +333,11 @@ sample = Op(
     make_inputs=sample_inputs,
     near=near_coins,
     cases={
-        "top 3": Case(scalars={"top_k": 3}),
+        "top 3": Case(next_at_an_end(lambda V: min(3, V - 1)), scalars={"top_k": 3}),
+        "top 1": Case(equal_logits, scalars={"top_k": 1}),
+        "top V - 1": Case(next_at_an_end(lambda V: V - 1), scalars={"top_k": "V - 1"}),
+        "top V, coins at the edges": Case(edge_coins, scalars={"top_k": "V"}),
+        "large logits, temperature 0.1": Case(large_logits, scalars={"temperature": 0.1}),
         "top 40, equal logits": Case(equal_logits, scalars={"top_k": 40}),
         "temperature 0": Case(equal_logits, scalars={"temperature": 0.0}),
         "one likely token": Case(one_likely_token),

@@ -5,6 +5,7 @@ lists of L, and wte without padded rows.
 """
 
 import math
+from typing import Any
 
 import torch
 
@@ -15,14 +16,14 @@ __all__ = ["MATRICES", "logits_of", "loss_of", "optimizer_of", "random_weights"]
 MATRICES = ("wte", "wpe", "qkvw", "attprojw", "fcw", "fcprojw")
 
 
-def optimizer_of(
-    w: dict[str, torch.Tensor], *, lr: float, betas: tuple[float, float], eps: float, decay: float
-) -> torch.optim.AdamW:
-    groups = [
-        {"params": [w[name] for name in w if name in MATRICES], "weight_decay": decay},
-        {"params": [w[name] for name in w if name not in MATRICES], "weight_decay": 0.0},
-    ]
-    return torch.optim.AdamW(groups, lr=lr, betas=betas, eps=eps)
+def optimizer_of(w: dict[str, Any], *, decay: float, **options: Any) -> torch.optim.AdamW:
+    """AdamW with weight decay of matrices. `options`: what else it takes."""
+    groups: dict[float, list[torch.Tensor]] = {decay: [], 0.0: []}
+    for name, tensors in w.items():
+        group = groups[decay if name in MATRICES else 0.0]
+        group += tensors if isinstance(tensors, list) else [tensors]
+    parts = [{"params": params, "weight_decay": decay} for decay, params in groups.items()]
+    return torch.optim.AdamW(parts, **options)
 
 
 def random_weights(

@@ -2,6 +2,7 @@
 
     python -m tests.mutants                               every mutant of every rung: days
     python -m tests.mutants matmul.forward --rung 16bit-13
+    python -m tests.mutants matmul --rung 16bit --kind wait,barrier,arrival,parity
     python -m tests.mutants --sample 12 --seed 1          12 of each layer, of all kinds in turn
 
 A mutant is a rung with one small change (operators.py). One that the checker passes survives. It is
@@ -56,14 +57,20 @@ class Mutant:
         return f"{self.op} {self.rung.name}, line {line}, {self.mutation.operator}\n{changed}"
 
 
-def make(ops: Sequence[str], rung: str | None = None) -> list[Mutant]:
-    """All mutants of the rungs of some ops, or of one of them."""
+def make(
+    ops: Sequence[str], rung: str | None = None, kinds: Sequence[str] | None = None
+) -> list[Mutant]:
+    """All mutants of the rungs of some ops, or of the one, or the set, with that id.
+
+    kinds  the operators that make them; default: all
+    """
     return [
         Mutant(op, of, mutation)
         for op in ops
-        for of in ([find(op).rung(rung)] if rung else find(op).rungs)
-        if of.path is not None
+        for of in find(op).rungs
+        if of.path is not None and rung in (None, of.id, of.id.rpartition("-")[0])
         for mutation in mutations(of.source)
+        if kinds is None or mutation.operator in kinds
     ]
 
 
@@ -117,13 +124,14 @@ def table(mutants: Sequence[Mutant], verdicts: Sequence[Verdict]) -> Iterator[st
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.mutants")
     parser.add_argument("op", nargs="?", help="an op, or a layer; default: all")
-    parser.add_argument("--rung", help="only this one of the op")
+    parser.add_argument("--rung", help="only this one of the op, or those of a set, as 16bit")
+    parser.add_argument("--kind", help="only mutants of these kinds, with commas between")
     parser.add_argument("--sample", type=int, metavar="K", help="only K mutants of each layer")
     parser.add_argument("--seed", type=int, default=1, help="of the sample")
     parser.add_argument("-j", "--processes", type=int, default=1)
     options = parser.parse_args()
     ops = [op for op in ladders() if options.op in (None, op, op.partition(".")[0])]
-    mutants = make(ops, options.rung)
+    mutants = make(ops, options.rung, options.kind.split(",") if options.kind else None)
     if options.sample:
         mutants = sample(mutants, options.sample, options.seed)
     known = equivalent()

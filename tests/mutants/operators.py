@@ -36,7 +36,7 @@ WAITS = (
     *("tma_store_wait", "tma_store_commit", "mbarrier_wait"),
 )
 COUNTS = ("mbarrier_init", "mbarrier_expect", "tma_load_2d_multicast", "named_barrier")
-ARRIVALS = ("mbarrier_arrive", "mbarrier_arrive_at", "mbarrier_expect")
+ARRIVALS = ("mbarrier_arrive", "mbarrier_arrive_at", "mbarrier_arrive_warp", "mbarrier_expect")
 OTHER = {  # the index that is meant, and the one that is written
     **{"x": "y", "y": "x", "i": "j", "j": "i", "row": "column", "column": "row"},
     **{"lane": "warp", "query": "key", "key": "query", "N": "C", "T": "C", "OC": "C", "HS": "NH"},
@@ -217,9 +217,10 @@ def waiting(code: Code, at: int) -> Iterator[Mutation]:
 def parity(code: Code, at: int) -> Iterator[Mutation]:
     """A parity or the turn of a double buffer is not flipped."""
     token, following = code.tokens[at], code.text(at + 1)
-    if token.text in ("^", "^=") and following == "1" and at > 0:
-        start = code.tokens[at].start if token.text == "^" else code.tokens[at - 1].start
-        yield Mutation("parity", start, code.tokens[at + 1].end, "" if token.text == "^" else "0")
+    if token.text == "^" and following == "1":
+        yield Mutation("parity", token.start, code.tokens[at + 1].end, "")
+    if token.text == "^=":
+        yield Mutation("parity", token.end, token.end, " 0 &")
 
 
 def count(code: Code, at: int) -> Iterator[Mutation]:

@@ -33,7 +33,7 @@ extern "C" __global__ void __launch_bounds__(256, 2) k(float* out, int N, int C)
         ("constant", "for (int i = lane; i < N; i += 31) {"),
         ("barrier", ";"),
         ("wait", "cp_async_wait<1 + 1>();"),
-        ("parity", "0;"),
+        ("parity", "turn ^= 0 & 1;"),
         ("arrival", ";"),
         ("arrival", "mbarrier_arrive(&empty);\nwait(a - b);"),
         ("operands", "wait(b - a);"),

@@ -23,6 +23,7 @@ from pathlib import Path
 
 from ladder.core.common import cache
 from ladder.core.common.errors import CompileError, LadderError
+from ladder.core.common.host import cores
 from ladder.core.contract import rung_file
 from ladder.core.contract.ladder import Ladder, find
 from ladder.core.contract.op import DTYPES
@@ -68,8 +69,7 @@ class Verdict:
 @functools.cache
 def device(processes: int = 1) -> Emulated:
     """The emulator, with a time limit that suits small shapes, on its share of the processors."""
-    cores = len(os.sched_getaffinity(0))
-    return Emulated(time_limit=LAUNCH_SECONDS, workers=max(1, cores // processes))
+    return Emulated(time_limit=LAUNCH_SECONDS, workers=max(1, cores() // processes))
 
 
 def types(ladder: Ladder, rung: Rung) -> list[str]:

@@ -1,17 +1,12 @@
 """How many files a reader opens to get from the training loop to the launch of a kernel."""
 
-import inspect
-import itertools
 import sys
 from pathlib import Path
 
 import numpy as np
 
-from ladder.core.contract import binding
 from ladder.core.contract.ladder import find
-from ladder.core.device.cupy.gpu import CupyKernel
 from ladder.core.emulator.emulated import Emulated
-from tests.test_imports import GRAPH
 from tests.trainer.tiny import SHAPE, resolved, settings
 from trainer.data.datasets import prepare
 from trainer.data.token_files import TokenLoader
@@ -21,9 +16,7 @@ from trainer.model.program import build
 from trainer.train import take_step
 
 ROOT = Path(__file__).parents[2]
-# Its class is called as `kernel(launch, args)`, and its device starts what goes beside other calls.
-GPU = "ladder/core/device/cupy/gpu.py"
-HOST = "ladder/core/contract/device.py"  # starts it on the host's devices
+HOST = "ladder/core/contract/device.py"  # starts what goes beside other calls, as gpu.py on a GPU
 
 
 class Watched(Emulated):
@@ -44,25 +37,13 @@ class Watched(Emulated):
         return self.note
 
     def note(self, launch, args):
-        codes, frame = [], sys._getframe(1)
-        while not codes or codes[-1] is not take_step.__code__:
-            codes.append(frame.f_code)
+        frame = sys._getframe(1)
+        files = [frame.f_code.co_filename]
+        while frame.f_code is not take_step.__code__:
             frame = frame.f_back
-        files = [str(Path(code.co_filename).relative_to(ROOT)) for code in reversed(codes)]
-        self.seen.add(tuple(dict.fromkeys(GPU if file == HOST else file for file in files)))
-
-
-def way(start, end):
-    """The fewest files by which imports lead from one file to another, both included."""
-    ways, seen = [[start]], {start}
-    while ways:
-        path = ways.pop(0)
-        if path[-1] == end:
-            return path
-        new = sorted(GRAPH[path[-1]] - seen)
-        seen.update(new)
-        ways += [[*path, file] for file in new]
-    raise AssertionError(f"{start} does not lead to {end}")
+            files.append(frame.f_code.co_filename)
+        names = [Path(file).relative_to(ROOT).as_posix() for file in reversed(files)]
+        self.seen.add(tuple(dict.fromkeys(names)))
 
 
 def test_from_the_loop_to_a_kernel_a_reader_opens_five_files(tmp_path):
@@ -75,12 +56,4 @@ def test_from_the_loop_to_a_kernel_a_reader_opens_five_files(tmp_path):
     assert len(device.seen) == 2, "beside other calls, and in line with them"
     for called in device.seen:
         assert (called[0], called[-1]) == ("trainer/train.py", "ladder/core/contract/binding.py")
-        read = [file for file in called if file != GPU]
-        opened = {file for pair in itertools.pairwise(read) for file in way(*pair)}
-        assert len({*opened, GPU}) <= 5, sorted(opened)
-
-
-def test_a_kernel_is_called_so():
-    assert list(inspect.signature(CupyKernel.__call__).parameters) == ["self", "launch", "args"]
-    assert Path(inspect.getfile(CupyKernel)).relative_to(ROOT) == Path(GPU)
-    assert "kernel(launch, args)" in inspect.getsource(binding)
+        assert len({*called} - {HOST}) <= 3, called  # beside open.py, and gpu.py of a device

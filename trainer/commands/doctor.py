@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from ladder.core.common.command_line import Parser
+from ladder.core.common.host import cores
 from ladder.core.common.install import Finding, pip
 from ladder.core.device.open import GPUS, Cpu, device_findings
 from trainer.data.datasets import data_directory
@@ -91,6 +92,8 @@ def numpy() -> Finding:
         if name in os.environ:
             found += f", {name}={os.environ[name]}"
     remedy = f"that is slow; to get NumPy's own wheel: {pip('install --force-reinstall numpy')}"
+    if (load := os.getloadavg()[0]) > cores():
+        remedy = f"that is slow, but {load:.0f} programs share {cores()} cores; look again later"
     return Finding("NumPy", found, remedy if rate < 10 else None)
 
 
@@ -105,7 +108,7 @@ def processor_name() -> str:
 
 
 def processor() -> Finding:
-    return Finding("CPU", f"{len(os.sched_getaffinity(0))} cores to use, {processor_name()}")
+    return Finding("CPU", f"{cores()} cores to use, {processor_name()}")
 
 
 def memory(available: int | None) -> Finding:

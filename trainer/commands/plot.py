@@ -5,15 +5,13 @@ llm.c's notebook draws (karpathy/llm.c, dev/vislog.ipynb).
 """
 
 import os
-import statistics
 from collections.abc import Sequence
 from pathlib import Path
 
 from ladder.core.common.command_line import Parser
 from ladder.core.common.errors import LadderError
 from trainer.files import logs
-from trainer.files.logs import History
-from trainer.plots.course import MARKS, SMOOTHED, draw, read_losses
+from trainer.plots.course import COLUMNS, MARKS, SMOOTHED, best_values, draw, read_losses
 from trainer.report import Display, open_console
 
 PICTURES = (".png", ".svg", ".pdf")
@@ -22,8 +20,8 @@ PICTURES = (".png", ".svg", ".pdf")
 def main(argv: Sequence[str]) -> int:
     parser = Parser(
         prog="python -m trainer plot",
-        description="Draw losses, evaluations, learning rate and gradient norm of one or more runs "
-        "over each other, and print their best values.",
+        description="Draw losses, evaluations, time of a step, learning rate and gradient norm of "
+        "one or more runs over each other, and print their best values and median speed.",
     )
     parser.add_argument(
         "run", type=Path, nargs="+", help="the folder of a run, also of llm.c's, or its log"
@@ -58,25 +56,11 @@ def main(argv: Sequence[str]) -> int:
         raise LadderError(f"-o {output}: its name must end in {', '.join(PICTURES)}")
     runs = {name: read_losses(log) for name, log in zip(_names(logs_of), logs_of, strict=True)}
     Display(open_console(), 0).table(
-        ("run", "steps>", "last training>", "best validation>", "at step>", "best HellaSwag>"),
+        ("run", *(f"{name}>" for name in COLUMNS)),
         [(name, *best_values(history)) for name, history in runs.items()],
     )
     print(draw(runs, output, words.smooth, words.marks))
     return 0
-
-
-def best_values(run: History) -> tuple[str, str, str, str, str]:
-    """Steps, the mean training loss of the last hundredth of them, the least validation loss and
-    its step, and the highest accuracy, as a table shows them."""
-    steps = max((curve[-1][0] for curve in (run.train, run.val) if curve), default=0)
-    tail = [loss for _, loss in run.train[-max(1, len(run.train) // SMOOTHED) :]]
-    training = f"{statistics.fmean(tail):.4f}" if tail else "-"
-    validation, at = "-", "-"
-    if run.val:
-        step, loss = min(run.val, key=lambda pair: pair[1])
-        validation, at = f"{loss:.4f}", f"{step:,}"
-    accuracy = f"{max(value for _, value in run.evaluation):.4f}" if run.evaluation else "-"
-    return f"{steps:,}", training, validation, at, accuracy
 
 
 def _names(logs_of: Sequence[Path]) -> list[str]:

@@ -25,6 +25,7 @@ import numpy as np
 from ladder.core.common import cache, files
 from ladder.core.common.command_line import Parser
 from ladder.core.common.errors import LadderError
+from ladder.core.common.host import cores
 from ladder.core.contract.device import Communicator, Device
 from ladder.core.contract.rung_file import Rung
 from ladder.core.measure import results
@@ -221,7 +222,7 @@ def open_job(flags: Flags, command: str, needs_gpu: bool = False, group: Group =
     else:
         opened = weights.open_file(path := Path(model), data_directory(None))
         shape, trained = opened.shape, (path, opened.source)
-        text = text or weights.text_of(path)
+        text = text or weights.settings_of(path).get("train_data")
     config = resolve_step(flags, machine.choice, shape.context)
     zero = resolve_zero(flags, group.size)
     sharding = Sharding(group.rank, group.size, zero, config.overlap)
@@ -302,12 +303,11 @@ def machine_of(device: Device) -> dict[str, Any]:
     common = {"device": device.kind, "python": platform.python_version(), "numpy": np.__version__}
     if device.is_gpu:
         return {"name": device.name, **common, **device.description()}
-    cores = len(os.sched_getaffinity(0))
     blas = np.show_config(mode="dicts")["Build Dependencies"]["blas"]
     return {
-        "name": f"{processor_name()}, {cores} cores",
+        "name": f"{processor_name()}, {cores()} cores",
         **common,
-        "cores": cores,
+        "cores": cores(),
         "threads": os.environ.get("OPENBLAS_NUM_THREADS") or os.environ.get("OMP_NUM_THREADS"),
         "blas": f"{blas['name']} {blas['version']}",
     }

@@ -27,18 +27,16 @@ from ladder.core.common.files import atomic_write, read_json, write_json
 from ladder.core.common.install import ROOT
 from ladder.core.device.open import gpus
 from trainer.commands.parser import build_parser, parse
-from trainer.commands.plot import best_values
 from trainer.files import logs
 from trainer.files.logs import History
 from trainer.flags import Flags
-from trainer.plots.course import draw
+from trainer.plots.course import COLUMNS, best_values, draw
 from trainer.report import Display, open_console
 
-WHOLE = ("prompt", "fuse", "output")  # fields whose values may hold commas
+WHOLE = ("prompt", "fuse", "output", "report_to")  # fields whose values may hold commas
 RECORD = "sweep.json"  # in a run's folder: what was typed for it
 OUTPUT = "output.txt"  # what a run prints
 INTERVAL = 0.1  # seconds between two looks at the runs
-COLUMNS = ("steps", "last training", "best validation", "at step", "best HellaSwag", "ms/step")
 
 
 @dataclass(frozen=True)
@@ -108,7 +106,7 @@ def read_trials(argv: Sequence[str]) -> tuple[list[Trial], Flags]:
     if not trials[0].values:
         raise LadderError(
             "no flag has several values; put commas between them, as in -l 1e-4,3e-4,6e-4 "
-            "(in -o, --prompt and --fuse a comma is part of the one value)"
+            "(in -o, --prompt, --fuse and --report-to a comma is part of the one value)"
         )
     flags = [parse(trial.words) for trial in trials]  # a wrong one is reported before any run
     names = [trial.name for trial in trials]
@@ -180,8 +178,7 @@ def run_all(
 
 def _start(trial: Trial, device: Sequence[str], place: Path) -> subprocess.Popen[bytes]:
     """One run. In a session of its own, it gets no Ctrl-C from the terminal but ours."""
-    typed = trial.words if "--no-model" in trial.words else [*trial.words, "--no-model"]
-    words = [*typed, *device, f"--output={place}", "--resume=1"]
+    words = [*trial.words, "--no-model", *device, f"--output={place}", "--resume=1"]
     with (place / OUTPUT).open("ab") as output:
         return subprocess.Popen(
             [sys.executable, "-m", f"{ROOT}trainer", *words],
@@ -221,7 +218,7 @@ def _history(place: Path) -> History | None:
 
 def _keep_record(place: Path, flags: Flags) -> None:
     """Write down what a run was asked for. Raises LadderError where its folder holds another."""
-    record = {k: v for k, v in dataclasses.asdict(flags).items() if v is not None and k != "output"}
+    record = {name: value for name, value in flags.typed.items() if name != "output"}
     path = place / RECORD
     if not path.exists():
         write_json(path, record)
@@ -244,7 +241,7 @@ def write_results(
     runs."""
     fields = list(trials[0].values)
     rows = [
-        (*trial.values.values(), *best_values(histories[trial.name]), _speed(histories[trial.name]))
+        (*trial.values.values(), *best_values(histories[trial.name]))
         for trial in sorted(trials, key=lambda trial: _best(histories.get(trial.name)))
         if trial.name in histories
     ]
@@ -304,11 +301,6 @@ def over_seeds(trials: Sequence[Trial], histories: Mapping[str, History]) -> lis
 def _best(history: History | None) -> float:
     """The least validation loss; infinite where there is none."""
     return min((loss for _, loss in history.val), default=float("inf")) if history else float("inf")
-
-
-def _speed(history: History) -> str:
-    times = [ms for _, ms in history.ms]
-    return f"{statistics.median(times):,.2f}" if times else "-"
 
 
 def _last_line(path: Path) -> str:

@@ -4,7 +4,6 @@ On a CPU, the matrix products of the step are also timed alone, in turn with the
 library computes them, so the difference is the time of the reference's own code.
 """
 
-import resource
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ import numpy as np
 
 from ladder.core.common.errors import LadderError
 from ladder.core.common.files import read_json
+from ladder.core.common.host import peak_memory
 from ladder.core.measure import results
 from trainer.commands import gpu_condition, step_timing
 from trainer.commands.op_timing import energy_in_words, energy_of_step, rows_of, time_in_step
@@ -47,7 +47,6 @@ def measure(flags: Flags, write: bool = False) -> tuple[dict[str, Any], dict[str
             begin=sensors.begin,
         )
         sensed = sensors.end()
-    peak_memory = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # Linux: in KiB
     roof = step_timing.roof_of(device, job.config.real)
     table = rows_of(engine, time_in_step(engine), roof)
     low, median, high = np.percentile(steps, (10, 50, 90))
@@ -61,7 +60,7 @@ def measure(flags: Flags, write: bool = False) -> tuple[dict[str, Any], dict[str
         "floor_ms": sum(row["floor_ms"] for row in table),
         **step_timing.in_giga(roof),
         "device_bytes": sum(size for _, size in engine.memory_table()),
-        "peak_memory_bytes": peak_memory,
+        "peak_memory_bytes": peak_memory(),
         **gpu_condition.entry(sensed),
         **energy_of_step(engine, job.tokens),
         "ops": table,

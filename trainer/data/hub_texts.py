@@ -2,7 +2,6 @@
 
 import hashlib
 import itertools
-import os
 import shutil
 import sys
 from collections.abc import Callable
@@ -10,6 +9,7 @@ from pathlib import Path
 
 from ladder.core.common.errors import LadderError
 from ladder.core.common.files import atomic_write
+from ladder.core.common.host import cores
 from trainer.data.hub import UNREAD, HubText, Position, fetch_file, list_files, own_documents
 from trainer.data.sets import Prepared, note_complete, remove_others, use_or_make
 from trainer.data.shards import (
@@ -135,7 +135,7 @@ def _prepare(
             done = done if split == done.split else Done(counts, split)
             read_on = _begun(documents(split, done.document))
             remove_others(place, counts)
-            at_a_time = processes or len(os.sched_getaffinity(0))
+            at_a_time = processes or cores()
             tokens = tokenized(read_on, tokenizer, data_dir, at_a_time)
             counts = _write_split(
                 place, told, "val" not in splits, done, tokens, max_tokens, in_a_file

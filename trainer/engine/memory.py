@@ -169,9 +169,9 @@ def available_on_host() -> int | None:
     """Bytes that this process can still have; its own limit and a container's count. None if
     unknown."""
     amounts = []
-    most, _ = resource.getrlimit(resource.RLIMIT_AS)  # ulimit -v
-    if most != resource.RLIM_INFINITY:
-        pages = int(Path("/proc/self/statm").read_text().split()[0])
+    most, _ = resource.getrlimit(resource.RLIMIT_AS)  # ulimit -v, which macOS does not keep
+    if most != resource.RLIM_INFINITY and (statm := Path("/proc/self/statm")).exists():
+        pages = int(statm.read_text().split()[0])
         amounts.append(max(0, most - pages * resource.getpagesize()))
     info = Path("/proc/meminfo")
     if info.exists():

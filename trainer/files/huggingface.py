@@ -117,8 +117,8 @@ def tokenizer_of(folder: Path) -> str | None:
 def _format_of(model: type[ModelConfig]) -> HuggingFaceFormat:
     if model.hugging_face is None:
         raise LadderError(
-            f"Hugging Face's files hold GPT-2's architecture only, and this is a {model.__name__}; "
-            "keep the checkpoint of the run (-n), which trains on and samples"
+            "Hugging Face's files hold GPT-2's architecture only, and this model has another; keep "
+            "the checkpoint of the run (-n), which trains on and samples"
         )
     return model.hugging_face
 
@@ -270,8 +270,8 @@ def _find(source: str, data_dir: Path) -> Path:
         if path.is_dir():
             if not (path / WEIGHTS).exists():
                 raise LadderError(
-                    f"{path}: this folder holds no checkpoint and no {WEIGHTS}; "
-                    "a run writes checkpoints if it is given -n"
+                    f"{path}: this folder holds no checkpoint and no {WEIGHTS}; a run leaves its "
+                    "model at its end"
                 )
             return path / WEIGHTS
         if not re.fullmatch(r"[\w.-]+/[\w.-]+", source):

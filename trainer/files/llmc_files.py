@@ -197,8 +197,8 @@ def save_tokenizer(path: str | Path, tokenizer: Tokenizer) -> None:
 def _format_of(config: ModelConfig) -> LlmcFormat:
     if config.llmc is None:
         raise LadderError(
-            f"llm.c's files hold GPT-2's architecture only, and this is a {type(config).__name__}; "
-            "keep the checkpoint of the run (-n), which trains on and samples"
+            "llm.c's files hold GPT-2's architecture only, and this model has another; keep the "
+            "checkpoint of the run (-n), which trains on and samples"
         )
     return config.llmc
 

@@ -12,6 +12,7 @@ import json
 import math
 import os
 import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ NUMBERS = {
     "lr": "lr",
     "norm": "norm",
     "ms": None,
+    "tokens_per_second": None,
     "train_split_loss": None,
 }
 KEYS = {word: key for key, word in NUMBERS.items() if word is not None}
@@ -47,7 +49,7 @@ class History:
     train_split the loss on the training text, measured as val is, where --eval-train asked for it
     evaluation  accuracy on HellaSwag, 0 to 1
     norm        length of the gradient before clipping
-    ms          time of a step in milliseconds; llm.c's log does not have it
+    ms, speed   time of a step in milliseconds, and tokens per second; llm.c's log has neither
     samples     sampled texts
     """
 
@@ -58,15 +60,22 @@ class History:
     lr: Curve
     norm: Curve
     ms: Curve
+    speed: Curve
     samples: dict[int, str]
 
 
 class RunLog:
     """Appends to both logs in `directory`; a line is on disk as soon as it is written."""
 
-    def __init__(self, directory: Path, resume_at: int | None = None) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        resume_at: int | None = None,
+        also: Callable[[Mapping[str, Any]], None] = lambda entry: None,
+    ) -> None:
         """Start both logs afresh, or go on at step `resume_at`: what an interrupted run has logged
-        from there on is dropped, since these steps run again."""
+        from there on is dropped, since these steps run again. `also` gets each entry, too."""
+        self.also = also
         self.text = directory / "main.log"
         self.json = directory / "log.jsonl"
         for path in (self.text, self.json):
@@ -103,6 +112,7 @@ class RunLog:
                 file.write(json.dumps(entry) + "\n")
         except OSError as error:
             raise LadderError(f"cannot write the log {self.json}: {error.strerror}") from None
+        self.also(entry)
 
 
 def read(path: Path) -> list[dict[str, Any]]:
@@ -142,6 +152,7 @@ def read_history(path: Path) -> History:
         lr=curve("lr"),
         norm=curve("norm"),
         ms=curve("ms"),
+        speed=curve("tokens_per_second"),
         samples=samples,
     )
 

@@ -14,8 +14,8 @@ header last, into space that it left free.
 import hashlib
 import io
 import json
-import os
 import struct
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -154,22 +154,21 @@ class TensorFile(Mapping[str, np.ndarray]):
         """The entry of every tensor, the metadata, and where in the file the tensors' bytes begin.
 
         The library says whether the header is sound. It maps what it opens, so it is given a copy
-        of the header in memory, followed by a hole as long as the tensors are.
+        of the header in a file of ours, followed by a hole as long as the tensors are.
         """
         start = file.read(8)
         length = struct.unpack("<Q", start)[0] if len(start) == 8 else 0
         text = file.read(min(length, MOST_HEADER_BYTES, self.bytes))
-        copy = os.memfd_create("header")
-        try:
-            os.truncate(copy, self.bytes)
-            os.pwrite(copy, start + text, 0)
-            with safe_open(f"/proc/self/fd/{copy}", framework="numpy") as checked:
-                names = set(checked.keys())
-        except (SafetensorError, OSError) as error:  # OSError: the library's for an empty file
-            raise LadderError(
-                f"{self.path} is truncated or no safetensors file ({error}); fetch or save it again"
-            ) from None
-        finally:
-            os.close(copy)
+        with tempfile.NamedTemporaryFile() as copy:
+            copy.write(start + text)
+            copy.truncate(self.bytes)
+            try:
+                with safe_open(copy.name, framework="numpy") as checked:
+                    names = set(checked.keys())
+            except (SafetensorError, OSError) as error:  # OSError: the library's for an empty file
+                raise LadderError(
+                    f"{self.path} is truncated or no safetensors file ({error}); fetch or save it "
+                    "again"
+                ) from None
         header = json.loads(text)
         return {name: header[name] for name in names}, header.get("__metadata__") or {}, 8 + length

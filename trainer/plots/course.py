@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from pathlib import Path
 from typing import NamedTuple
 
@@ -29,6 +30,10 @@ MARKS = {  # by GPT-2's size; GPT-3's is the next to it: 125M, 350M, 760M, 1.3B
     "774M": Mark(3.000580, 0.431986, 0.510),
     "1558M": Mark(2.831273, 0.488946, 0.547),
 }
+COLUMNS = (  # of a table of runs
+    *("steps", "last training", "best validation", "at step", "best HellaSwag"),
+    *("ms/step", "tokens/s"),
+)
 SMOOTHED = 100  # the moving average takes this part of a run's steps, unless --smooth says another
 
 
@@ -52,12 +57,20 @@ def draw(
     from trainer.plots import runs as plots  # takes half a second: not before a run begins
     from trainer.plots.style import save
 
+    first = next(iter(runs.values()))
+    start = dict(first.train)
     curves = {
-        name: {
+        _label(name, run) if 1 < len(runs) <= len(plots.COLOURS) else name: {
             plots.TRAINING: run.train,
             plots.VALIDATION: run.val,
             plots.TRAIN_SPLIT: run.train_split,
             plots.EVALUATION: run.evaluation,
+            plots.DIFFERENCE: [
+                (step, loss - start[step])
+                for step, loss in run.train
+                if run is not first and step in start
+            ],
+            plots.TIME: run.ms[1:],
             plots.RATE: run.lr,
             plots.NORM: run.norm,
         }
@@ -73,6 +86,33 @@ def draw(
     figure = plots.draw_runs(curves, title, window, lines)
     save(figure, path)
     return path
+
+
+def best_values(run: History) -> tuple[str, ...]:
+    """What a table shows in COLUMNS: steps, the mean training loss of the last hundredth of them,
+    the least validation loss and its step, the highest accuracy, and the medians of a step's time
+    and speed; "-" for what the log does not have."""
+    steps = max((curve[-1][0] for curve in (run.train, run.val) if curve), default=0)
+    tail = [loss for _, loss in run.train[-max(1, len(run.train) // SMOOTHED) :]]
+    training = f"{statistics.fmean(tail):.4f}" if tail else "-"
+    validation, at = "-", "-"
+    if run.val:
+        step, loss = min(run.val, key=lambda pair: pair[1])
+        validation, at = f"{loss:.4f}", f"{step:,}"
+    accuracy = f"{max(value for _, value in run.evaluation):.4f}" if run.evaluation else "-"
+    # Without the first step, which takes longer: caches are cold, and kernels may be compiled.
+    times, speeds = ([value for _, value in curve][1:] for curve in (run.ms, run.speed))
+    ms = f"{statistics.median(times):,.2f}" if times else "-"
+    speed = f"{statistics.median(speeds):,.0f}" if speeds else "-"
+    return f"{steps:,}", training, validation, at, accuracy, ms, speed
+
+
+def _label(name: str, run: History) -> str:
+    """A run's name with its least validation loss and its speed, as far as they are known."""
+    _, _, loss, _, _, ms, speed = best_values(run)
+    facts = f"validation {loss}", f"{ms} ms/step", f"{speed} tokens/s"
+    known = ", ".join(fact for fact in facts if "-" not in fact.split())
+    return f"{name}: {known}" if known else name
 
 
 def read_losses(log: Path) -> History:

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 from matplotlib import colormaps
+from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patheffects import withStroke
 from matplotlib.ticker import MaxNLocator, NullFormatter, ScalarFormatter
@@ -14,12 +15,14 @@ from trainer.plots.style import BLUE, GREEN, GREY, GRID, INK, ORANGE, write_titl
 Curve = Sequence[tuple[int, float]]  # (step, value)
 TRAINING, VALIDATION, EVALUATION = "training loss", "validation loss", "HellaSwag accuracy"
 TRAIN_SPLIT = "loss on the training text"  # without dropout; shares the panel of VALIDATION
-RATE, NORM = "learning rate", "gradient norm"
-ROWS = (TRAINING, VALIDATION, EVALUATION), (RATE, NORM)
-NOISY = (TRAINING, NORM)  # a value a step, which is smoothed
+DIFFERENCE = "training loss minus the first run's"
+TIME, RATE, NORM = "time of a step", "learning rate", "gradient norm"
+NOISY = (TRAINING, DIFFERENCE, TIME, NORM)  # a value a step, which is smoothed
 COLOURS = (BLUE, ORANGE, GREEN, "#7a3e9d", "#e9b44c", INK)
+THIN, SPREAD = 1.3, 6.0  # points; lines that coincide are broader below than above
 MOST_DOTS = 40  # of a curve; beyond, they would hide it
-GRID_COLUMNS = 6  # shared by two panels, or by three
+LEGEND_WIDTH = 64  # characters: a longer name has its line to itself
+GRID_COLUMNS = 6  # shared by one to three panels
 
 
 def draw_runs(
@@ -28,25 +31,33 @@ def draw_runs(
     window: int = 1,
     marks: Mapping[str, Mapping[str, float]] | None = None,
 ) -> Figure:
-    """Panels of training loss, validation loss, evaluation, learning rate and gradient norm.
+    """Panels of training loss, validation loss, evaluation, time of a step, learning rate and
+    gradient norm, and of how far the training losses are apart.
 
     runs    for every run, its curves by panel; a panel without curves is left out, and
             TRAIN_SPLIT is dashed in the panel of VALIDATION
-    window  steps of the moving average of training loss and norm
+    window  steps of the moving average of what is logged at each step
     marks   for a panel, values that others have published, by name; each is a dashed line
     """
-    rows = [[name for name in row if any(run.get(name) for run in runs.values())] for row in ROWS]
+    below = ((DIFFERENCE, TIME), (RATE, NORM)) if len(runs) > 1 else ((TIME, RATE, NORM),)
+    rows = [
+        [name for name in row if any(run.get(name) for run in runs.values())]
+        for row in ((TRAINING, VALIDATION, EVALUATION), *below)
+    ]
     rows = [row for row in rows if row]
     mosaic: list[Any] = [
         [name for name in row for _ in range(GRID_COLUMNS // len(row))] for row in rows
     ]
-    heights = [3.2, 1.9][: len(rows)]
+    heights = [3.2, 1.9, 1.9][: len(rows)]
+    few = len(runs) <= len(COLOURS)
+    widths = [THIN + few * SPREAD * above / len(runs) for above in reversed(range(len(runs)))]
     figure = Figure(figsize=(9.5, sum(heights) + 0.7), dpi=140, layout="constrained")
     panels = figure.subplot_mosaic(mosaic, height_ratios=heights)
     for name, axes in panels.items():
-        for (run, curves), colour in zip(runs.items(), colours_of(len(runs)), strict=True):
+        looks = zip(runs.items(), colours_of(len(runs)), widths, strict=True)
+        for (run, curves), colour, width in looks:
             if curves.get(name):
-                _draw_curve(axes, curves[name], name, run, colour, window)
+                _draw_curve(axes, curves[name], name, run, colour, width, window)
             if name == VALIDATION and curves.get(TRAIN_SPLIT):
                 axes.plot(*zip(*curves[TRAIN_SPLIT], strict=True), "--", color=colour, lw=1.2)
                 axes.set_title(f"dashed: {TRAIN_SPLIT}", loc="right", fontsize=8, color=INK)
@@ -70,7 +81,8 @@ def draw_runs(
         names = [name for name in runs if name in lines]
         legend = figure.legend(
             [lines[name] for name in names], names, frameon=False, fontsize=8,
-            ncols=min(4, len(names)), loc="outside lower center",
+            ncols=min(4, len(names), 1 + LEGEND_WIDTH // max(1, *map(len, names))),
+            loc="outside lower center",
         )  # fmt: skip
         for text in legend.get_texts():
             text.set_parse_math(False)  # nor is it in the name of a run
@@ -85,15 +97,19 @@ def moving_average(values: Sequence[float], window: int) -> np.ndarray:
     return np.asarray(np.convolve(values, ones, "same") / counts)
 
 
-def _draw_curve(axes: Any, curve: Curve, panel: str, run: str, colour: Any, window: int) -> None:
+def _draw_curve(
+    axes: Any, curve: Curve, panel: str, run: str, colour: Any, width: float, window: int
+) -> None:
     steps, values = zip(*curve, strict=True)
+    shade = colour if width == THIN else 1 - 0.6 * (1 - np.array(to_rgb(colour)))
+    look = {"color": shade, "lw": width, "label": run}
     if panel not in NOISY:
         style = "-" if panel == RATE or len(curve) > MOST_DOTS else "o-"
-        axes.plot(steps, values, style, color=colour, lw=1.4, ms=3, label=run)
+        axes.plot(steps, values, style, ms=1.5 + width, **look)
         return
     if window > 1:
         axes.plot(steps, values, color=colour, lw=0.6, alpha=0.25)
-    axes.plot(steps, moving_average(values, window), color=colour, lw=1.3, label=run)
+    axes.plot(steps, moving_average(values, window), **look)
 
 
 def _style(axes: Any, name: str) -> None:
@@ -106,8 +122,14 @@ def _style(axes: Any, name: str) -> None:
         axes.yaxis.set_major_formatter(ScalarFormatter())
         axes.yaxis.set_minor_formatter(NullFormatter())
         axes.set_ylabel("nats per token", fontsize=8)
-    if name == RATE:
+    if name in (RATE, TIME):
         axes.set_ylim(bottom=0)
+    if name == TIME:
+        axes.set_ylabel("ms", fontsize=8)
+    if name == DIFFERENCE:
+        axes.axhline(0, color=GREY, lw=1)
+        axes.yaxis.get_offset_text().set_fontsize(8)
+        axes.set_ylabel("nats per token", fontsize=8)
     axes.grid(color=GRID, linewidth=0.8)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)

@@ -103,7 +103,7 @@ def find_launch(flags: Flags, environment: Mapping[str, str], output: Path) -> R
     if not address:
         raise LadderError("-pi tcp: name the machine of rank 0 by -ps ADDRESS")
     # Not MASTER_PORT, where torchrun itself listens.
-    port = _number(environment, PORT) or DEFAULT_PORT
+    port = number_in(environment, PORT) or DEFAULT_PORT
     return RankLaunch(rank, size, local_rank, told_by, None, address, port)
 
 
@@ -135,15 +135,16 @@ def _by_flags(flags: Flags) -> Identity | None:
 
 def _by_launcher(environment: Mapping[str, str]) -> Identity | None:
     for launcher in LAUNCHERS:
-        rank = _number(environment, launcher.rank)
-        size = _number(environment, launcher.size)
+        rank = number_in(environment, launcher.rank)
+        size = number_in(environment, launcher.size)
         if rank is not None and size is not None:
-            local = _number(environment, launcher.local_rank)
+            local = number_in(environment, launcher.local_rank)
             return rank, size, local, f"{launcher.name}: {launcher.size}={size}"
     return None
 
 
-def _number(environment: Mapping[str, str], name: str) -> int | None:
+def number_in(environment: Mapping[str, str], name: str) -> int | None:
+    """A variable that a launcher sets; None where it has not. Raises LadderError for no number."""
     value = environment.get(name, "")
     if value and not value.isdecimal():
         raise LadderError(f"{name}={value} in the environment is no number; a launcher sets it")

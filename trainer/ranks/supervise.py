@@ -10,8 +10,9 @@ import time
 from collections.abc import Mapping, Sequence
 from types import FrameType
 
+from ladder.core.common.host import cores
 from ladder.core.common.install import ROOT
-from trainer.ranks.launch import FOLDER
+from trainer.ranks.launch import FOLDER, number_in
 
 GRACE = 10.0  # seconds that the others have to end by themselves once a rank has ended badly
 INTERVAL = 0.05  # seconds between two looks
@@ -48,16 +49,17 @@ def supervise(argv: Sequence[str], ranks: int) -> int:
 
 def stay_with_supervisor(environment: Mapping[str, str]) -> None:
     """To be called by a rank: the system ends it when its supervisor ends, however that ends."""
-    if (parent := environment.get(PARENT)) is None:
+    if (parent := number_in(environment, PARENT)) is None:
         return
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != int(parent):  # it has ended before the system was asked
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it has ended before the system was asked
         os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _start(argv: Sequence[str], rank: int, ranks: int, folder: str) -> subprocess.Popen[bytes]:
     """One rank. In a session of its own, it gets no Ctrl-C from the terminal but ours."""
-    share = max(1, len(os.sched_getaffinity(0)) // ranks)
+    share = max(1, cores() // ranks)
     environment = {
         **dict.fromkeys(THREADS, str(share)),  # of the CPU's cores; what the user set goes first
         **os.environ,

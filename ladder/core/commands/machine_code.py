@@ -168,8 +168,11 @@ def _print_code(
         console().print(machine_code.listing(found, rung.source), soft_wrap=True)
     launched = {launch.kernel: launch for launch in plan.launches}
     for name, resources in takes.items():
-        print(f"{name}: {resources}")
-        if (launch := launched.get(name)) is not None:
+        launch = launched.get(name)
+        dynamic = launch.shared if launch else 0
+        added = f"; its launch adds {dynamic:,} bytes of shared memory" if dynamic else ""
+        print(f"{name}: {resources}{added}")
+        if launch is not None:
             threads = math.prod(launch.block)
             print(f"  {threads} threads per block: {occupancy_of(options.arch, resources, launch)}")
 

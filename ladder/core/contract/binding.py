@@ -181,7 +181,8 @@ def _bind_reference(
         op.compute(wide, dims, scalars, real)
         for arg, array, result in zip(op.args, arrays, wide, strict=True):
             if arg.role != "in" and result is not None and result is not array:
-                array[...] = result.astype(array.dtype)
+                with np.errstate(over="ignore"):
+                    array[...] = result.astype(array.dtype)
 
     return run
 

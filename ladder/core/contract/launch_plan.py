@@ -191,12 +191,19 @@ class LaunchLines:
         """The conditions that depend on more than the architecture and the real type."""
         return tuple(need for need in self.needs if not _OF_TARGET.issuperset(need.names))
 
-    def plan(self, dims: Dims, target: Target) -> LaunchPlan:
-        """What one call needs. Raises LadderError for a line that makes no sense there."""
+    def plan(self, dims: Dims, target: Target, tiled_for: Target | None = None) -> LaunchPlan:
+        """What one call needs. Raises LadderError for a line that makes no sense there.
+
+        tiled_for  the target for which tile heuristics choose, if it is another one
+        """
+        chosen = self.plan(dims, tiled_for).constants if tiled_for is not None else {}
         names = _names(dims, target)
         constants: dict[str, int] = {}
         for definition in self.definitions:
-            constants |= _define(definition, names)
+            if chosen and any("." in name for name in definition.value.functions):
+                constants |= {name: chosen[name] for name in definition.names}
+            else:
+                constants |= _define(definition, names)
             names |= constants
         for condition in self._conditions_on(target):
             if not condition.evaluate(names):

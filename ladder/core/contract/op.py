@@ -155,7 +155,8 @@ class Case:
     """Something that callers do and that normal inputs do not show; a rung must be right there too.
 
     inputs   as `Op.make_inputs`; arguments that it leaves out are as they always are
-    scalars  constants of the call that differ from `Op.scalar_values`
+    scalars  constants of the call that differ from `Op.scalar_values`: numbers, or expressions of
+             the dimensions, such as "V - 1"
     starts   the element of a larger array at which an argument begins, an expression, such as
              "N" for the second layer's part of an array of all layers; 0 for the others
     hard     breaks careless arithmetic: a rung that says `Accurate: no` is spared
@@ -163,7 +164,7 @@ class Case:
     """
 
     inputs: MakeInputs | None = None
-    scalars: Mapping[str, float] = field(default_factory=dict)
+    scalars: Mapping[str, float | str] = field(default_factory=dict)
     starts: Mapping[str, str] = field(default_factory=dict)
     hard: bool = False
     finite: bool = True
@@ -298,10 +299,11 @@ class Op:
         real: np.dtype | None = None,
     ) -> None:
         """Run the NumPy reference on float32 or float64 arrays in the order of `args`; `real`: the
-        narrower type that they stand for."""
+        narrower type that they stand for. What is not finite is no matter for a warning."""
         known = {**dims, "real": real}
         keywords = {name: known[name] for name in self._parameters if name in known}
-        self.reference(*arrays, **keywords, **(scalars or {}))
+        with np.errstate(divide="ignore", invalid="ignore"):
+            self.reference(*arrays, **keywords, **(scalars or {}))
 
     def least_bytes(self, dims: Dims, real: np.dtype) -> int:
         """Bytes that any implementation must move through memory; the floor is this / bandwidth."""

@@ -27,6 +27,7 @@ from typing import Any, Literal
 import numpy as np
 
 from ladder.core.common.errors import CompileError, LadderError
+from ladder.core.common.host import cores
 from ladder.core.contract.device import Device, refuse_tile
 from ladder.core.contract.device_code import code_identity
 from ladder.core.contract.op import REALS
@@ -104,7 +105,7 @@ class Emulated(Device):
     ):
         if warp not in (32, 64):
             raise LadderError(f"a warp has 32 or 64 threads, not {warp}")
-        workers = 1 if count_branches else workers or len(os.sched_getaffinity(0))
+        workers = 1 if count_branches else workers or cores()
         self._counts_branches = count_branches
         self._counted: dict[Path, list[ctypes.CDLL]] = {}  # libraries by the rung's file
         sms = multiprocessors or MULTIPROCESSORS
@@ -124,11 +125,17 @@ class Emulated(Device):
 
     def variant(self, **changes: Any) -> Emulated:
         """The same device with another `warp`, `seed`, `early`, `counting`, `workers`,
-        `time_limit`, `trace` or `multiprocessors`."""
+        `time_limit`, `trace` or `multiprocessors`; or with `zeros`: variables without a value hold
+        0, and not what no result survives."""
         device = Emulated()
         device._use(replace(self._settings, **changes))
         device._warnings = self._warnings
         return device
+
+    @property
+    def zeros(self) -> bool:
+        """Whether variables without a value hold 0."""
+        return self._settings.zeros
 
     @property
     def watches(self) -> bool:
@@ -180,7 +187,8 @@ class Emulated(Device):
             text = coverage.instrument(text)
         text, declared = source.prepare(path, text, [INCLUDE])
         try:
-            return toolchain.build_kernel(text, macros, self._settings.counting), declared
+            counting, zeros = self._settings.counting, self._settings.zeros
+            return toolchain.build_kernel(text, macros, counting, zeros), declared
         except CompileError as error:
             raise CompileError(_explain(str(error), path, rung.source)) from None
 

@@ -80,6 +80,7 @@ class Settings:
     time_limit: float
     trace: int
     multiprocessors: int
+    zeros: bool = False
 
 
 @dataclass

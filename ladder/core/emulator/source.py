@@ -30,11 +30,13 @@ TOKENS = re.compile(
     (?P<comment>//[^\n]*|/\*.*?(?:\*/|\Z))
   | (?P<string>"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*')
   | (?P<shared>
-      \b(?:(?:extern|static|volatile)\s+|(?:alignas|__align__)\s*\([^()]*\)\s*)*__shared__\b[^;]*;)
+      (?:(?:(?<=[;{}/])|^)[ \t]*(?:[\w:]+(?:<[^;{}]*?>)?[ \t*]+)+  # the type comes first
+        |\b(?:(?:extern|static|volatile)\s+|(?:alignas|__align__)\s*\([^()]*\)\s*)*)
+      \b__shared__\b[^;]*;)
   | (?P<open>\{)
   | (?P<close>\})
     """,
-    re.VERBOSE | re.DOTALL,
+    re.VERBOSE | re.DOTALL | re.MULTILINE,
 )
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"\n]+)".*$', re.MULTILINE)
 ALIGNMENT = re.compile(
@@ -62,7 +64,7 @@ def prepare(
     Raises LadderError, naming file and line, for what the emulator cannot run.
     """
     text = _flatten(path, source, include, set())
-    if ptx := re.search(r"\basm\b", without_comments(source)):
+    if ptx := re.search(r"\b(?:asm|__asm|__asm__)\b", without_comments(source)):
         raise LadderError(
             f"{path}:{_line(source, ptx.start())}: inline PTX cannot run on a CPU; "
             "use the wrappers in ladder/include, which have a CPU twin"
@@ -124,7 +126,7 @@ def rewrite_shared(source: str, path: Path) -> str:
 
 def _declarations(statement: str) -> str:
     """The C++ for one `__shared__` statement, which may declare several variables."""
-    dynamic = re.match(r"[^;]*?\bextern\b[^;]*?__shared__", statement) is not None
+    dynamic = re.search(r"\bextern\b", without_comments(statement)) is not None
     aligned = [match.group(1) or match.group(2) for match in ALIGNMENT.finditer(statement)]
     plain = ALIGNMENT.sub(" ", without_comments(statement)).rstrip("; \n")
     plain = " ".join(re.sub(r"\b(?:extern|__shared__|static)\b", " ", plain).split())

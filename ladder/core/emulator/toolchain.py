@@ -43,6 +43,7 @@ KERNEL = [
     "-fno-plt",  # whatever is in the library has a source line
     f"-Werror=frame-larger-than={MOST_FRAME_BYTES}",
     "-Werror=vla",  # CUDA has no arrays whose size is known only when the kernel runs
+    "-ffp-contract=off",  # the same bits, however much is optimised
 ]
 # A call at the end of a function must not become a jump: its return address names the source line.
 # -O2 compiles for a fifth longer, and halves the time of some launches. Most kernels are compiled
@@ -62,9 +63,10 @@ COUNT_GCC = [
 ]
 COUNT_CLANG = ["-O0"]
 # A variable without a value would often be 0 here, and is whatever was in the register on a GPU. It
-# gets a value that no result survives: a float NaN or -1.7e38, an int one below -10^7.
-FILL = ["-ftrivial-auto-var-init=pattern"]
-FILLING_GCC = 12  # the first version that has it
+# gets a value that no result survives: a float NaN or -1.7e38, an int one below -10^7. Only maxima
+# and comparisons may survive it, and these show where the value is 0.
+FILL, FILL_0 = ("-ftrivial-auto-var-init=pattern",), ("-ftrivial-auto-var-init=zero",)
+FILLING_GCC, ZEROING_CLANG = 12, 16  # the first versions that have both, and the second
 # A kernel calls the runtime and mathematical functions. To look through the C++ library, which it
 # does not call, takes twice as long as the rest of linking.
 LINK_GCC = ["-nostdlib", "-lm", "-lgcc"]
@@ -83,11 +85,13 @@ class Compiler:
     def is_clang(self) -> bool:
         return "clang" in self.version
 
-    @property
-    def fills(self) -> bool:
-        """Whether it knows FILL."""
-        gcc = re.search(r"\) (\d+)\.", self.version)
-        return self.is_clang or (gcc is not None and int(gcc[1]) >= FILLING_GCC)
+    def fill(self, zeros: bool) -> tuple[str, ...]:
+        """FILL_0 or FILL; what it knows of them."""
+        found = re.search(r"(?:\)|clang version) (\d+)\.", self.version)
+        version = int(found[1]) if found else 0
+        if not self.is_clang and version < FILLING_GCC:
+            return ()
+        return FILL_0 if zeros and not (self.is_clang and version < ZEROING_CLANG) else FILL
 
     def build(self, arguments: list[str], target: Path, text: str | None = None) -> str:
         """Run it, with `text` as standard input; returns what it printed.
@@ -110,15 +114,19 @@ class Compiler:
 @functools.cache
 def find_compiler() -> Compiler:
     """$CXX, else g++, else clang++, else the one that comes with the Python package ziglang."""
-    chosen = os.environ.get("CXX")
-    if chosen and not shutil.which(shlex.split(chosen)[0]):
+    chosen = os.environ.get("CXX", "").strip()
+    for name in [chosen] if chosen else ["g++", "clang++"]:
+        try:
+            words = shlex.split(name)
+        except ValueError as error:
+            raise LadderError(f"CXX={name} is no command line: {error}; mend or unset it") from None
+        if words and shutil.which(words[0]):
+            return _describe(tuple(words))
+    if chosen:
         raise LadderError(
             f"the C++ compiler {chosen!r}, from the variable CXX, is not installed; unset CXX, or "
             f"{REMEDY}"
         )
-    for name in (chosen, "g++", "clang++"):
-        if name and shutil.which(shlex.split(name)[0]):
-            return _describe(tuple(shlex.split(name)))
     if importlib.util.find_spec("ziglang"):
         # Unlike other compilers, zig checks for overflow unless it optimises, leaves assertions
         # out if it does, and uses instructions that other processors than this one do not have.
@@ -182,16 +190,16 @@ def _header_bytes() -> bytes:
     return b"".join(path.read_bytes() for path in sorted(INCLUDE.rglob("*")) if path.is_file())
 
 
-def build_kernel(text: str, macros: list[str], counting: bool) -> Path:
-    """The shared library of a kernel whose C++ text is `text`; beside it, unless it counts, the
-    compiler's warnings in the file LOG."""
+def build_kernel(text: str, macros: list[str], counting: bool, zeros: bool = False) -> Path:
+    """The shared library of a kernel whose C++ text is `text`, with 0 in variables without a value
+    if `zeros`; beside it, unless it counts, the compiler's warnings in the file LOG."""
     compiler, library = find_compiler(), runtime()
     flags = [*KERNEL, *(f"-D{macro}" for macro in macros), f"-I{INCLUDE}"]
     if counting:
         flags += [*COUNT, *(COUNT_CLANG if compiler.is_clang else COUNT_GCC)]
     else:
         flags += [*WARN, *FAST, *([] if compiler.is_clang else FAST_GCC)]
-    flags += FILL if compiler.fills else []
+    flags += compiler.fill(zeros)
     libraries = [str(library), *([] if compiler.is_clang else LINK_GCC)]
     key = cache.digest(text, compiler.version, *libraries, *flags, _header_bytes())
     inputs = ["-include", "cuda_runtime.h", "-x", "c++", "-", "-x", "none"]

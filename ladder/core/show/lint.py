@@ -19,8 +19,6 @@ from ladder.core.contract.ladder import PACKAGE, Ladder, find, find_rung, ladder
 from ladder.core.contract.rung_file import KEYS, MOST_BYTES, Rung
 from ladder.core.contract.signature import mismatch, parameters
 from ladder.core.emulator.source import without_comments
-from ladder.core.show import pages
-from ladder.core.show.measured import heading
 from ladder.core.show.source_code import changed_lines
 
 MOST_CHANGED = 100  # lines added and removed: what a person reads in one go
@@ -201,20 +199,9 @@ def name(ladder: Ladder, rung: Rung) -> Found:
             yield 1, f"{other.name} has the name {idea}, too; give one of them another"
 
 
-def page(ladder: Ladder, rung: Rung) -> Found:
-    """The page of all that was measured of a layer has an entry on every rung."""
-    layer = ladder.op.layer
-    if rung.is_own_file:
-        return
-    there = pages.ROOT / "doc" / layer / "measured.md"
-    text = there.read_text(encoding="utf-8") if there.exists() else ""
-    if f"\n{heading(ladder, rung)}\n" not in text:
-        yield 1, f"doc/{layer}/measured.md has no entry on it; `python -m ladder docs` writes it"
-
-
 RULES: tuple[Rule, ...] = (
-    *(title, header, parent, length, alone, layout, portable, measured, barrier, arguments),
-    *(name, page),
+    *(title, header, parent, length, alone, layout),
+    *(portable, measured, barrier, arguments, name),
 )
 
 

@@ -43,11 +43,11 @@ do (dtype=bfloat16 shape="N=65536 C=768"):
     cards           the last rung that each generation of NVIDIA's cards runs in bfloat16
     tally           how many kernels and ladders there are
 
-`counts` takes lines="x[i]|y[i]": only lines of the source that contain one of these. `counts`,
-`reuse` and `traffic` take warp=64, for rungs of AMD's GPUs. Where nothing has been measured yet,
-`table` says how to, and pictures are left out.
+`counts` takes lines="x[i]|y[i]": only lines of the source that contain one of these. `reuse`
+takes warp=64, for rungs of AMD's GPUs. Where nothing has been measured yet, `table` says how to,
+and pictures are left out.
 
-The page doc/<layer>/measured.md consists of such blocks, and is written as a whole (measured.py).
+The page doc/<layer>/measured.md consists of such blocks, and is written as a whole (every_rung.py).
 
 A generated picture or count names what it was made from in a comment after it, so that looking for
 drift needs no C++ compiler.
@@ -74,22 +74,15 @@ from ladder.core.contract.op import DTYPES, Dims, format_dims
 from ladder.core.contract.rung_file import KEYS, Rung
 from ladder.core.contract.runs_on import FAMILIES, runs_on
 from ladder.core.device.cuda import compiler
-from ladder.core.show import (
-    citations,
-    measured,
-    pictures,
-    source_code,
-    tables,
-    trace,
-    training_tables,
-)
+from ladder.core.show import citations, pictures, source_code, tables, trace, training_tables
 from ladder.core.show.amd import resources_table
+from ladder.core.show.every_rung import template
 from ladder.core.show.machine import machine_table
 from ladder.core.show.traffic import reuse_table, traffic_table
 
 ROOT = PACKAGE.parent
 _BLOCK = re.compile(
-    r"^(?P<indent> *)(?P<begin><!-- ladder:begin (?P<request>[^>]*?) -->\n)(?P<body>.*?)"
+    r"^(?P<indent> *)(?P<begin><!-- ladder:begin (?P<request>[^\n]*?) -->\n)(?P<body>.*?)"
     r"(?P<end> *<!-- ladder:end -->)",
     re.DOTALL | re.MULTILINE,
 )
@@ -132,7 +125,7 @@ def update(write: bool, root: Path = ROOT) -> list[str]:
         if not page.exists():
             continue
         old = page.read_text(encoding="utf-8")
-        new = render(old, page, write, measured.template(page, root))
+        new = render(old, page, write, template(page, root))
         if new != old:
             drifted.append(f"{page.relative_to(root)}: the generated parts have changed")
             if write:
@@ -147,16 +140,19 @@ def update(write: bool, root: Path = ROOT) -> list[str]:
     return drifted
 
 
-def render(text: str, page: Path, draw: bool, template: str = "") -> str:
-    """The page with every block renewed; `draw`: the pictures too. With a template, that page: it
-    takes from the old one what is still true."""
+def render(text: str, page: Path, draw: bool, instead: str = "") -> str:
+    """The page with every block renewed; `draw`: the pictures too.
+
+    instead  a page that takes its place, and has from it what is still true of a block
+    """
     old = {block["request"]: textwrap.dedent(block["body"]) for block in _BLOCK.finditer(text)}
+    new = instead or text
 
     def renew(block: re.Match[str]) -> str:
         words = shlex.split(block["request"])
         options = dict(word.split("=", 1) for word in words if "=" in word)
         words = [word for word in words if "=" not in word]
-        line = text.count("\n", 0, block.start()) + 1
+        line = new.count("\n", 0, block.start()) + 1
         where = f"{page}:{line}: ladder:begin {block['request']}"
         if not words or words[0] not in BLOCKS:
             raise LadderError(f"{where}: there are {', '.join(BLOCKS)}")
@@ -169,7 +165,7 @@ def render(text: str, page: Path, draw: bool, template: str = "") -> str:
         body = textwrap.indent(body.strip(), indent)
         return f"{indent}{block['begin']}{body}\n{indent}{block['end'].lstrip()}"
 
-    return _BLOCK.sub(renew, template or text)
+    return _BLOCK.sub(renew, new)
 
 
 def _citations(text: str, page: Path, root: Path) -> Iterator[str]:
@@ -359,14 +355,13 @@ def counts(
     dtype: str = "float32",
     shape: str = "",
     lines: str = "",
-    warp: str = "32",
 ) -> str:
     """What each line asks of memory per request of a warp, beside the least that it could."""
     rung, dims = find(op).rung(number), source_code.parse_shape(find(op).op, shape)
-    wanted, lanes = source_code.lines_with(rung, lines), _lanes(warp)
+    wanted = source_code.lines_with(rung, lines)
 
     def rows(ladder: Ladder, rungs: Sequence[Rung], dtype: str, dims: Dims) -> str:
-        report = trace.trace(ladder, rung, dtype, dims, 64 if lanes else 32)
+        report = trace.trace(ladder, rung, dtype, dims)
         lines = ["| source | access | requests | takes | ideal |", "|---|---|--:|--:|--:|"]
         for count in trace.own_lines(report, rung):
             if count.line not in wanted:
@@ -378,33 +373,25 @@ def counts(
                 f"| `{text}` | {count.kind} `{count.buffer}` "
                 f"| {count.requests:,} | {shown} {unit} | {ideal:.1f} |"
             )
-        of = f"{format_dims(dims)}, {dtype}{lanes}"
+        of = f"{format_dims(dims)}, {dtype}"
         return "\n".join([*lines, "", f"{of}; per request of a warp, counted by the emulator."])
 
-    return _made(place, rows, "counts" + lanes, op, [number], dtype, dims, *wanted.values())
-
-
-def _lanes(warp: str) -> str:
-    """What a caption says of the width of a warp: nothing of the usual one."""
-    if warp not in ("32", "64"):
-        raise ValueError(f"a warp has 32 or 64 lanes, not {warp}")
-    return "" if warp == "32" else ", warps of 64"
+    return _made(place, rows, "counts", op, [number], dtype, dims, *wanted.values())
 
 
 def reuse(
     place: Place, op: str, *ids: str, dtype: str = "float32", shape: str = "", warp: str = "32"
 ) -> str:
-    kind, dims = "reuse" + _lanes(warp), source_code.parse_shape(find(op).op, shape)
+    if warp not in ("32", "64"):
+        raise ValueError(f"a warp has 32 or 64 lanes, not {warp}")
     table = functools.partial(reuse_table, warp=64 if warp == "64" else 32)
-    return _made(place, table, kind, op, ids, dtype, dims)
+    dims, more = source_code.parse_shape(find(op).op, shape), [warp] if warp == "64" else []
+    return _made(place, table, "reuse", op, ids, dtype, dims, *more)
 
 
-def traffic(
-    place: Place, op: str, *ids: str, dtype: str = "float32", shape: str = "", warp: str = "32"
-) -> str:
-    kind, dims = "traffic" + _lanes(warp), source_code.parse_shape(find(op).op, shape)
-    table = functools.partial(traffic_table, warp=64 if warp == "64" else 32)
-    return _made(place, table, kind, op, ids, dtype, dims)
+def traffic(place: Place, op: str, *ids: str, dtype: str = "float32", shape: str = "") -> str:
+    dims = source_code.parse_shape(find(op).op, shape)
+    return _made(place, traffic_table, "traffic", op, ids, dtype, dims)
 
 
 def machine(

@@ -112,8 +112,8 @@ def gain(op: str, before: Rung, after: Rung) -> str:
             unit = "TFLOP/s" if by_products(measurement) else "GB/s"
             lines.append(
                 f"| {measurement['shape']}, {measurement['dtype']} "
-                f"| {duration(first.us)}{first.since} "
-                f"| {duration(second.us)}{second.since} | {first.us / second.us:.2f} "
+                f"| {duration(first.us)}{first.since} | {duration(second.us)}{second.since} "
+                f"| {first.us / second.us:.2f} "
                 f"| {rate(second.rate)} {unit} | {percent(second.of_roof)} |"
             )
         if lines:

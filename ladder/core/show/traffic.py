@@ -21,9 +21,7 @@ from ladder.core.show import trace
 WAVEFRONT = 128  # bytes: 32 banks of 4
 
 
-def traffic_table(
-    ladder: Ladder, rungs: Sequence[Rung], dtype: str, dims: Dims, warp: Literal[32, 64] = 32
-) -> str:
+def traffic_table(ladder: Ladder, rungs: Sequence[Rung], dtype: str, dims: Dims) -> str:
     """Sectors of global memory, reads and writes: one row for each rung, one column for each array
     that is accessed; and wavefronts of shared memory. As Markdown.
 
@@ -32,7 +30,7 @@ def traffic_table(
     sectors: dict[str, Counter[str]] = {rung.id: Counter() for rung in rungs}
     wavefronts: Counter[str] = Counter()
     for rung in rungs:
-        for line in trace.trace(ladder, rung, dtype, dims, warp).lines:
+        for line in trace.trace(ladder, rung, dtype, dims).lines:
             if line.space == "global":
                 sectors[rung.id][line.buffer] += line.sectors
             wavefronts[rung.id] += line.wavefronts
@@ -51,8 +49,8 @@ def traffic_table(
         if any(wavefronts.values()):
             cells.append(f"{wavefronts[rung.id]:,}" if wavefronts[rung.id] else "")
         rows.append("| " + " | ".join(cells) + " |")
-    of = f"{format_dims(dims)}, {dtype}{_lanes(warp)}"
-    return "\n".join([*rows, "", f"{of}; reads and writes, counted by the emulator."])
+    rows += ["", f"{format_dims(dims)}, {dtype}; reads and writes, counted by the emulator."]
+    return "\n".join(rows)
 
 
 def reuse_table(
@@ -81,12 +79,9 @@ def reuse_table(
             f"| {rung.id}: {rung.idea} | {per_load:.2f} | {flops / (SECTOR * sectors):.2f} "
             f"| {shared} |"
         )
-    of = f"{format_dims(dims)}, {dtype}{_lanes(warp)}"
+    lanes = "" if warp == 32 else f", warps of {warp}"
+    of = f"{format_dims(dims)}, {dtype}{lanes}"
     return "\n".join([*rows, "", f"{of}; counted by the emulator, which has no caches."])
-
-
-def _lanes(warp: int) -> str:
-    return "" if warp == 32 else f", warps of {warp}"
 
 
 def beside_least(op: Op, report: Report, dims: Dims) -> str:

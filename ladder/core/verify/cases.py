@@ -50,7 +50,8 @@ def _make(op: Op, dims: Dims, real: np.dtype, name: str, seed: int) -> Iterator[
     for count in range(len(optional) + 1):
         for left_out in itertools.combinations(optional, count):
             given = {name: value for name, value in values.items() if name not in left_out}
-            yield given, expect(op, dims, real, given, scalars(op, name), case_of(op, name).finite)
+            constants = scalars(op, name, dims)
+            yield given, expect(op, dims, real, given, constants, case_of(op, name).finite)
 
 
 def _bytes(found: Sequence[Case]) -> int:

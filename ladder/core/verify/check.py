@@ -13,7 +13,10 @@ What a rung must survive, for each dtype and shape:
                 was computed from them is NaN
     inputs      unchanged afterwards
     twice       the second run gives the same bits, unless the header says `Deterministic: no`; on
-                the emulator under another order of threads and blocks, and again with warps of 64
+                the emulator under another order of threads and blocks, and again with warps of 64,
+                which a user's own file has only where they are asked for
+    again       at the first shape, the call that counts is the eleventh in the same storage, and
+                the ten before it had other contents: what a kernel keeps is of no use to it
     cases       the op's other settings, values and places in memory, at the largest shapes;
                 without the hard ones if the header says `Accurate: no`
 
@@ -27,7 +30,7 @@ import itertools
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -41,10 +44,12 @@ from ladder.core.contract.ladder import Ladder
 from ladder.core.contract.launch_plan import SIZES_HERE
 from ladder.core.contract.op import DTYPES, Dims, Op, format_dims, resolve_dtype
 from ladder.core.contract.rung_file import Rung
+from ladder.core.emulator.emulated import Emulated
 from ladder.core.emulator.kernel import LAUNCH_LIMIT
 from ladder.core.verify.cases import cases
 from ladder.core.verify.guards import WRITES, Guarded, GuardedRows, guarded
-from ladder.core.verify.inputs import NORMAL, Arrays, scalars, starts
+from ladder.core.verify.inputs import NORMAL, Arrays, make_inputs, scalars, starts
+from ladder.core.verify.patterns import UNWRITTEN
 from ladder.core.verify.shapes import derive_shapes
 from ladder.core.verify.tolerance import INDENT, Expected
 from ladder.core.verify.variants import variants, watching
@@ -53,8 +58,12 @@ FEW_SHAPES = 5  # of a check with `few`
 FEW_ORDERS = 2  # of these, the first: under every width of the warp and order of threads
 CASE_SHAPES = 2  # at which the cases are tried; a brief check takes one
 MOST_CASE_BYTES = 4 << 20  # of such a shape, if it is given: there may be a dozen cases
+MOST_CASE_FLOPS = 2e7  # of one that is derived
 FEW_CASE_BYTES = 256 << 10  # of the one that a brief check takes, if there is one as small
 MOST_BYTES = 64 << 20  # of a shape on the GPU: the float64 reference takes a second or two
+CALLS_BEFORE = 10  # in the same storage, at the first shape
+NO_VALUE = "right while variables without a value hold no 0: one of them has a part in the result"
+STALE = "right in the first call, wrong in call {} in the same storage: something is kept"
 _QUOTE = re.compile(r"\s*\d+ \| ")  # a line of the source, below a problem that names it
 
 
@@ -85,6 +94,7 @@ class Report:
     outcomes: tuple[Outcome, ...]
     which: str = ""  # what the command line calls the rung; "" where it cannot
     warnings: tuple[str, ...] = ()  # of the compiler, in a user's own file
+    given_up: tuple[str, ...] = ()  # goals that no shape reached in time (shapes.py)
 
     @property
     def passed(self) -> bool:
@@ -96,7 +106,8 @@ class Report:
         return [outcome for outcome in self.outcomes if outcome.status in ("failed", "fault")]
 
     def __str__(self) -> str:
-        return "\n".join([self._verdict(), *self.warnings])
+        not_run = (f"no shape that takes few seconds has {goal}" for goal in self.given_up)
+        return "\n".join([self._verdict(), *not_run, *self.warnings])
 
     def _verdict(self) -> str:
         head = f"{self.op} {self.rung} on {self.device}"
@@ -149,7 +160,8 @@ def check(
     brief: bool = False,
     few: bool = False,
     stop_at_failure: bool = False,
-    announce: Callable[[str], None] = lambda label: None,
+    announce: Callable[[Outcome, Report], None] = lambda coming, report: None,
+    wide: bool = True,
 ) -> Report:
     """Check a rung.
 
@@ -160,7 +172,8 @@ def check(
     few     only the FEW_SHAPES most telling shapes, in brief but for the FEW_ORDERS first ones, and
             the cases, in brief, at one of them
     stop_at_failure  leave out what comes after the first failure
-    announce         is called with the label of what comes next
+    announce         is called with what comes next, as if it had passed, and the report so far
+    wide             on the emulator, one order of threads has warps of 64
 
     Raises LadderError where the rung does not compile or does not fit its contract.
     """
@@ -168,16 +181,25 @@ def check(
     refuse_group(op, device)
     outcomes: list[Outcome] = []
     which = rung.id if rung.path is not None else ""
+    given_up: dict[str, None] = {}
+
+    def report() -> Report:
+        names = op.name, rung.label, device.name
+        return Report(*names, tuple(outcomes), which, given_up=tuple(given_up))
+
     for dtype in dtypes or op.reals:
-        for place, (dims, case) in enumerate(what_to_run(op, rung, device, dtype, shapes, few)):
-            announce(Outcome(dict(dims), dtype, case, "passed").label)
+        to_run = what_to_run(op, rung, device, dtype, shapes, few, given_up.setdefault)
+        for place, (dims, case) in enumerate(to_run):
+            announce(Outcome(dict(dims), dtype, case, "passed"), report())
             once = brief or (few and place >= FEW_ORDERS)
-            outcomes.append(check_case(op, rung, device, dtype, dims, case, brief=once))
+            calls = CALLS_BEFORE if all(o.status == "refused" for o in outcomes) else 0
+            outcome = check_case(op, rung, device, dtype, dims, case, 0, once, calls, wide)
+            outcomes.append(outcome)
             status = outcomes[-1].status
             if status == "fault" or (stop_at_failure and status == "failed"):
                 # After an illegal access, a GPU runs nothing more for this process.
-                return Report(op.name, rung.label, device.name, tuple(outcomes), which)
-    return Report(op.name, rung.label, device.name, tuple(outcomes), which)
+                return report()
+    return report()
 
 
 def what_to_run(
@@ -187,10 +209,12 @@ def what_to_run(
     dtype: str,
     shapes: Sequence[Dims] | None = None,
     few: bool = False,
+    give_up: Callable[[str], object] = lambda goal: None,
 ) -> list[tuple[Dims, str]]:
     """Shapes and names of cases, as `check` goes through them for one real type.
 
     Of shapes that are given, those of more than MOST_CASE_BYTES are run with normal inputs only.
+    `give_up` is called as by `derive_shapes`.
     """
     real = DTYPES[dtype]
     others = [name for name, case in op.cases.items() if rung.accurate or not case.hard]
@@ -200,7 +224,7 @@ def what_to_run(
             (dims, name) for dims in shapes for name in (NORMAL, *(others if dims in small else ()))
         ]
     target = device.target(real)
-    derived = derive_shapes(op, rung, target) or list(op.shapes)
+    derived = derive_shapes(op, rung, target, give_up) or list(op.shapes)
     if device.group_size > 1:  # numbers of ranks that can be shared out; of a library, one each
         own = [dims for dims in op.shapes if rung.plan(dims, target).refusal is None]
         each = [d[op.ranks] / device.group_size for d in [*own, *derived]]
@@ -222,13 +246,13 @@ def _names(rung: Rung, heuristic: str) -> bool:
 
 
 def _variants(
-    op: Op, rung: Rung, device: Device, dims: Dims, brief: bool = False
+    op: Op, rung: Rung, device: Device, dims: Dims, brief: bool = False, wide: bool = True
 ) -> Sequence[tuple[Device, ...]]:
     """The devices on which a shape is checked; the size of the GPU may be part of it."""
     for name, on in op.also_with.items():
         if dims == on.dims and _names(rung, name):
-            return variants(device, brief, on.multiprocessors)
-    return variants(device, brief)
+            return variants(device, brief, on.multiprocessors, wide)
+    return variants(device, brief, wide=wide)
 
 
 def largest(
@@ -238,11 +262,13 @@ def largest(
     count: int = CASE_SHAPES,
     most_bytes: int | None = None,
 ) -> list[Dims]:
-    """The largest of some shapes; those beyond `most_bytes` only where there are no others."""
+    """The largest of some shapes; those beyond `most_bytes`, or that take long, only where there
+    are no others."""
 
     def place(dims: Dims) -> tuple[bool, int]:
         size = op.least_bytes(dims, real)
-        return (True, size) if most_bytes is None or size <= most_bytes else (False, -size)
+        small = most_bytes is None or size <= most_bytes
+        return (True, size) if small and op.flops(dims) <= MOST_CASE_FLOPS else (False, -size)
 
     return sorted(shapes, key=place)[-count:]
 
@@ -272,11 +298,14 @@ def check_case(
     case: str = NORMAL,
     seed: int = 0,
     brief: bool = False,
+    calls_before: int = 0,
+    wide: bool = True,
 ) -> Outcome:
-    """Check one shape, dtype and case of the op, under every variant of the device."""
+    """Check one shape, dtype and case of the op, under every variant of the device; in the first
+    one after `calls_before` in the same storage, with other contents."""
     real = DTYPES[dtype]
     outcome = functools.partial(Outcome, dict(dims), dtype, case)
-    groups = _variants(op, rung, device, dims, brief)
+    groups = _variants(op, rung, device, dims, brief, wide)
     reasons = [rung.plan(dims, group[0].target(real)).refusal for group in groups]
     able = [group for group, why in zip(groups, reasons, strict=True) if why is None]
     if not able:
@@ -285,17 +314,26 @@ def check_case(
     for values, expected in cases(op, dims, real, case, seed):
         run = functools.partial(_run, op, rung, real, dims, case, values, expected)
         for group in able:
-            results = []
+            results: list[dict[str, np.ndarray]] = []
             for variant in group:
+                calls = calls_before if group is able[0] and not results else 0
                 try:
-                    result, error = run(variant)
+                    result, error = run(variant, calls_before=calls)
                     results.append(result)
                     if rung.deterministic:
                         _compare_bits(results)
                 except Wrong as wrong:
-                    endless = LAUNCH_LIMIT in str(wrong)  # it would not end if watched, either
-                    seen = None if endless else _watch(variant, run)
-                    return outcome(wrong.status, _explain(str(wrong), seen, variant.name))
+                    if LAUNCH_LIMIT in str(wrong):  # it would not end if watched, either
+                        return outcome(wrong.status, _explain(str(wrong), None, variant.name))
+                    seen, touched = _watch(variant, rung, run)
+                    detail = _explain(_stored(str(wrong), touched), seen, variant.name)
+                    if calls and _passes(run, variant, []):
+                        detail += f"{INDENT}cause: {STALE.format(calls + 1)}"
+                    if isinstance(variant, Emulated) and variant.zeros:
+                        filled = variant.variant(zeros=False)
+                        if _passes(run, filled, results[:1]):
+                            detail += f"{INDENT}cause: {NO_VALUE}"
+                    return outcome(wrong.status, detail)
                 worst = max(worst, error)
     return outcome("passed", error=worst)
 
@@ -326,6 +364,9 @@ def _largest_bytes(op: Op, dims: Dims, real: np.dtype) -> int:
     return max(op.least_bytes(dims, real), *arrays)
 
 
+_Run = Callable[..., tuple[dict[str, np.ndarray], float]]  # on a device: outputs, largest error
+
+
 class Wrong(Exception):
     """What is wrong with a rung: a short first line, then, each after INDENT, what explains it."""
 
@@ -347,8 +388,10 @@ def _run(
     values: Arrays,
     expected: Sequence[Expected],
     device: Device,
+    calls_before: int = 0,
 ) -> tuple[dict[str, np.ndarray], float]:
     """Run once on new buffers; the outputs, and the largest error as a fraction of the tolerance.
+    `calls_before` it have had other contents.
 
     Raises Wrong where anything is.
     """
@@ -372,10 +415,11 @@ def _run(
         return scratch[-1].array
 
     arrays = {arg.name: buffers[arg.name].array if arg.name in buffers else None for arg in op.args}
-    run = bind(op, rung, device, real, dims, arrays, scalars(op, case), scratch=allocate)
+    run = bind(op, rung, device, real, dims, arrays, scalars(op, case, dims), scratch=allocate)
     calls = [values]
-    if op.ranks:  # the call that counts finds flags as another one, on other values, has left them
-        calls.insert(0, {name: np.flip(content, -1) for name, content in values.items()})
+    if calls_before or op.ranks:  # with ranks, flags are as another call has left them
+        other = make_inputs(op, dims, real, np.random.default_rng(1), case)
+        calls = [*[other] * max(calls_before, 1), values]
     for given in calls:
         for name, buffer in buffers.items():
             buffer.fill(given.get(name))
@@ -405,19 +449,51 @@ def _run(
     return {output.arg.name: contents[output.arg.name] for output in expected}, max(errors)
 
 
-def _watch(device: Device, run: Callable[[Device], object]) -> str | None:
+def _passes(run: _Run, device: Device, first: Sequence[dict[str, np.ndarray]]) -> bool:
+    """Whether a run is right, and has the bits of the first one, if any."""
+    try:
+        _compare_bits([*first, run(device)[0]])
+    except Wrong:
+        return False
+    return True
+
+
+def _watch(device: Device, rung: Rung, run: _Run) -> tuple[str | None, dict[str, set[str]]]:
     """What the same run is seen to do that it must not, with its line, if every memory access is
-    watched; None where the device cannot, or there is nothing to see."""
+    watched: None where the device cannot, or there is nothing to see. And how the kernels access
+    each argument: "read", "write", "atomic"."""
     watcher = watching(device)
     if watcher is None:
-        return None
+        return None, {}
+    watcher.reset_report()
+    seen = None
     try:
         run(watcher)
     except Fault as fault:
-        return str(fault)
+        seen = str(fault)
     except Wrong:  # wrong numbers only, as before
         pass
-    return None
+    touched: dict[str, set[str]] = {}
+    names = rung.lines.args if rung.path is not None else {}
+    for line in watcher.report().lines:
+        touched.setdefault(names.get(line.buffer, line.buffer), set()).add(line.kind)
+    return seen, touched
+
+
+def _stored(wrong: str, touched: Mapping[str, set[str]]) -> str:
+    """What is wrong; where no element seems to be stored, and yet one is, the other cause."""
+    first, *rest = wrong.split(INDENT)
+    name = first.partition("[")[0]
+    kinds = touched.get(name, set())
+    if kinds <= {"read"}:
+        return wrong
+    cause = "cause: what is stored comes from memory that nothing has written"
+    if kinds != {"write"}:
+        cause = (
+            f"cause: the kernel adds to what {name} held before the call, which is NaN: store the "
+            f"result, or set {name} to 0 first (adopt does it with --fill '{name} = 0')"
+        )
+    return INDENT.join([first, *(cause if UNWRITTEN in line else line for line in rest)])
 
 
 def _explain(wrong: str, seen: str | None, variant: str) -> str:

@@ -35,9 +35,12 @@ def make_inputs(
     return arrays
 
 
-def scalars(op: Op, case: str = NORMAL) -> dict[str, float]:
-    """The op's constants as a kernel gets them: rounded to their dtypes."""
-    values = {**op.scalar_values, **case_of(op, case).scalars}
+def scalars(op: Op, case: str = NORMAL, dims: Dims | None = None) -> dict[str, float]:
+    """The op's constants as a kernel gets them: rounded to their dtypes. `dims`: of a case."""
+    found = {**op.scalar_values, **case_of(op, case).scalars}
+    values = {
+        n: evaluate_whole(v, dims or {}) if isinstance(v, str) else v for n, v in found.items()
+    }
     return {s.name: np.dtype(s.dtype).type(values[s.name]).item() for s in op.scalars}
 
 

@@ -10,6 +10,7 @@ import numpy as np
 
 SAME = 1e-2  # relative: how far ratios may be apart that count as one factor
 FACTOR_SHARE = 0.9  # of the wrong elements that one factor must explain
+UNWRITTEN = "no thread writes any element"  # what a cause begins with where the fill is left
 PERIODS = (128, 64, 32, 16, 8, 4, 2)  # of tiles, lanes and vectors
 
 
@@ -32,8 +33,8 @@ def likely_cause(
     unwritten = never_written(got) & wrong
     if unwritten.any():
         if unwritten.sum() == wrong.sum():
-            which = "any element" if wrong.all() else "these elements"
-            return f"no thread writes {which}: {_left_out(wrong)}"
+            which = UNWRITTEN if wrong.all() else "no thread writes these elements"
+            return f"{which}: {_left_out(wrong)}"
         return (
             f"{unwritten.sum()} of the {wrong.sum()} wrong elements were never written, or come "
             "from memory that was never written"

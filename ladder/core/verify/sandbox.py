@@ -42,6 +42,7 @@ SECONDS = 120.0  # time limit of a check
 # A check launches a kernel at several shapes, and in several orders of its threads. One launch of
 # the emulator that takes a sixth of the check's time, and 10 s, does not leave enough for the rest.
 LAUNCHES, LEAST_SECONDS = 6, 10.0
+PROGRESS = ".progress"  # after the name of the answer's file
 
 
 def check(
@@ -91,12 +92,31 @@ def _answer(
     try:
         return in_child(task, request, seconds)
     except ChildDied as death:
+        if death.progress and _launch_limit(seconds) < seconds:
+            return _as_far_as_it_came(rung, death.progress, seconds)
         outcome = Outcome({}, "", "normal", "fault", str(death))
         if seen := _watch(request, seconds):  # line, thread and cause: what a reader needs first
             detail = INDENT.join([seen.detail, f"process: {death}"])
             outcome = dataclasses.replace(seen, status="fault", detail=detail)
         report = Report(op, rung.label, device, (outcome,))
         return dataclasses.asdict(report)
+
+
+def _as_far_as_it_came(rung: Rung, progress: Mapping[str, Any], seconds: float) -> dict[str, Any]:
+    """The report of a child whose time was over, though none of its launches took too long."""
+    report = dict(progress)
+    coming, done = report.pop("next"), report["outcomes"]
+    detail = (
+        f"{rung.file.name} was stopped after {seconds:g} s, the time of the whole check. It is "
+        f"slow rather than endless: each launch ended within its limit, {_launch_limit(seconds):g} "
+        f"s, and {len(done)} shapes and cases are done; --seconds gives more time"
+    )
+    return {**report, "outcomes": [*done, {**coming, "status": "fault", "detail": detail}]}
+
+
+def _launch_limit(seconds: float) -> float:
+    """The seconds of one launch on the emulator, of those of a check."""
+    return max(seconds / LAUNCHES, LEAST_SECONDS)
 
 
 def _watch(request: Mapping[str, Any], seconds: float) -> Outcome | None:
@@ -113,8 +133,8 @@ def _watch(request: Mapping[str, Any], seconds: float) -> Outcome | None:
 
 def _report(answer: dict[str, Any]) -> Report:
     outcomes = tuple(Outcome(**outcome) for outcome in answer.pop("outcomes"))
-    warnings = tuple(answer.pop("warnings"))
-    return Report(**answer, outcomes=outcomes, warnings=warnings)
+    warnings, given_up = (tuple(answer.pop(name)) for name in ("warnings", "given_up"))
+    return Report(**answer, outcomes=outcomes, warnings=warnings, given_up=given_up)
 
 
 def require(op: str, rung: Rung, device: str) -> None:
@@ -138,7 +158,14 @@ def as_file(kernel: str | Path) -> Iterator[Path]:
 
 
 class ChildDied(Exception):
-    """The child process ended without an answer; the message says how and what that means."""
+    """The child process ended without an answer; the message says how and what that means.
+
+    progress  where its time was over on the emulator, the report so far, with what came `next`
+    """
+
+    def __init__(self, message: str, progress: Mapping[str, Any] | None = None):
+        super().__init__(message)
+        self.progress = progress
 
 
 def in_child(task: str, request: Mapping[str, Any], seconds: float) -> dict[str, Any]:
@@ -162,9 +189,11 @@ def in_child(task: str, request: Mapping[str, Any], seconds: float) -> dict[str,
         try:
             stdout, stderr = child.communicate(json.dumps(request).encode(), seconds)
         except subprocess.TimeoutExpired:
+            so_far = Path(f"{answer}{PROGRESS}")
             raise ChildDied(
                 f"{name} was stopped after {seconds:g} s: a loop that does not end, or threads "
-                "that wait for each other; 'python -m ladder check' takes --seconds for more time"
+                "that wait for each other; 'python -m ladder check' takes --seconds for more time",
+                json.loads(so_far.read_text(encoding="utf-8")) if so_far.exists() else None,
             ) from None
         finally:
             if child.poll() is None:
@@ -208,10 +237,16 @@ def _python_path() -> str:
 
 def _check(request: Mapping[str, Any]) -> dict[str, Any]:
     device = open_device(request["device"])
-    if isinstance(device, Emulated):
-        limit = max(request["seconds"] / LAUNCHES, LEAST_SECONDS)
-        device = device.variant(time_limit=limit)
-    return _check_on(device, request)
+    if not isinstance(device, Emulated):
+        return _check_on(device, request)
+    device = device.variant(time_limit=_launch_limit(request["seconds"]))
+
+    def announce(coming: Outcome, report: Report) -> None:
+        progress = {**dataclasses.asdict(report), "next": dataclasses.asdict(coming)}
+        with atomic_write(f"{request['answer']}{PROGRESS}") as file:
+            file.write(json.dumps(progress).encode())
+
+    return _check_on(device, request, announce=announce)
 
 
 def _check_watching(request: Mapping[str, Any]) -> dict[str, Any]:
@@ -219,18 +254,10 @@ def _check_watching(request: Mapping[str, Any]) -> dict[str, Any]:
     return _check_on(watching(device) or device, request, stop_at_failure=True)
 
 
-def _check_on(
-    device: Device, request: Mapping[str, Any], stop_at_failure: bool = False
-) -> dict[str, Any]:
+def _check_on(device: Device, request: Mapping[str, Any], **how: Any) -> dict[str, Any]:
     op, path = request["op"], request["path"]
-    report = check_here(
-        find(op),
-        find_rung(op, path),
-        device,
-        request["dtypes"],
-        request["shapes"],
-        stop_at_failure=stop_at_failure,
-    )
+    given = find(op), find_rung(op, path), device, request["dtypes"], request["shapes"]
+    report = check_here(*given, wide=False, **how)
     if isinstance(device, Emulated):
         warnings = tuple(device.warnings(find_rung(op, path)))
         report = dataclasses.replace(report, warnings=warnings)
@@ -250,7 +277,8 @@ TASKS = {"check": _check, "watch": _check_watching, "cover": _check_covering}
 def _main(task: str, answer: str, seconds: str) -> None:
     signal.setitimer(signal.ITIMER_REAL, float(seconds) + 5)  # in case the parent is gone by then
     try:
-        result = TASKS[task]({**json.load(sys.stdin), "seconds": float(seconds)})
+        known = {"seconds": float(seconds), "answer": answer}
+        result = TASKS[task]({**json.load(sys.stdin), **known})
     except LadderError as error:
         result = {"error": str(error)}
     with atomic_write(answer) as file:

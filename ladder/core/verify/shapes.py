@@ -9,8 +9,11 @@ A goal is something that a shape may do to a rung:
     the smallest and the largest size that `Needs` allows, and all dimensions larger than 1 at once
     two dimensions that are equal, and that differ, where one must not exceed the other
     each value of a constant of `Define` or size of the grid, if there are few; else 0, 1, 2, more
-    more than two tiles for a block, where `multiprocessors` limits the number of blocks, and in
-    each of them more steps than a ring has stages
+    more than two tiles for a block, where `multiprocessors` limits the number of blocks, in each
+    of them more steps than a ring has stages, or as many as `Needs` allows, and in all of them
+    more than two rounds of the ring
+    more than four, where two groups of warps may take turns, each with two buffers: so each of
+    these is used again
 
 A goal in one dimension counts only where the others are large enough for most threads to have work.
 
@@ -21,6 +24,7 @@ over what is summed, and along rows.
 
 Of the combinations of sizes at which something changes, a greedy set cover takes those that meet
 the most new goals for the time that they take on the emulator. An op's own shapes are among them.
+A goal of WEIGHTS that only shapes meet that take longer than MOST_SECONDS is given up, and named.
 """
 
 import functools
@@ -46,30 +50,38 @@ BLOCKS_PER_PROCESSOR = (1, 2, 4, 8)  # of kernels that limit their blocks
 DEFAULT_STAGES = 2  # of a ring whose header names no STAGES
 FEW = 3  # values of a constant that are tried one by one
 UNLIMITED = 1 << 16  # multiprocessors: enough for a block for each tile
-MOST_SECONDS = 6.1  # that one shape may take; a goal for which none takes less is given up
+MOST_SECONDS = 6.1  # that one shape may take
 # What takes how long, mostly on the emulator, which runs a `wgmma` instruction as one call.
 SECONDS_PER_COMPILATION, SECONDS_PER_CASE, SECONDS_PER_THREAD = 1.0, 0.1, 5e-6
 SECONDS_PER_FLOP, SECONDS_PER_FLOP_OF_WGMMA = 2e-7, 2e-8
 SECONDS_PER_FLOP_OF_REFERENCE, SECONDS_PER_BYTE = 1e-9, 1e-7  # float64, five times
 
 RING, TILES = "more than two rounds of the ring", "more than two tiles for a block"
-WEIGHTS: Mapping[Hashable, int] = {RING: 10, TILES: 10}  # of goals that are worth more time than 1
+TURNS = "more than four tiles for a block"
+WEIGHTS: Mapping[Hashable, int] = {RING: 10, TILES: 10, TURNS: 10}  # of goals worth more time
 LEAST_WORTH = 1.0  # weight of goals that a second must bring
 
-Goal = tuple[Hashable, ...]  # whose, and what: the last entry may be RING or TILES
+Goal = tuple[Hashable, ...]  # whose, and what: the last entry may be one of WEIGHTS
 Sizes = tuple[int, ...]  # of the op's dimensions, in their order
 PlanOf = Callable[[Dims], LaunchPlan | None]  # None where the rung refuses the shape
 
 
-def derive_shapes(op: Op, rung: Rung, target: Target) -> list[Dims]:
+def derive_shapes(
+    op: Op, rung: Rung, target: Target, give_up: Callable[[str], object] = lambda goal: None
+) -> list[Dims]:
     """The shapes, in the order in which the cover takes them; the op's own for a rung without a
-    file, and none for a rung that takes none of these."""
+    file, and none for a rung that takes none of these.
+
+    give_up  is called with each goal of WEIGHTS that no shape meets in MOST_SECONDS, in words
+    """
     if rung.path is None:
         return list(op.shapes)
     plan_of = _planner(op, rung, target)
-    unlimited = plan_of
+    unlimited = free_plan_of = plan_of
     if "multiprocessors" in rung.lines.names:
-        unlimited = _planner(op, rung, replace(target, multiprocessors=UNLIMITED))
+        many = replace(target, multiprocessors=UNLIMITED)
+        unlimited = _planner(op, rung, many)
+        free_plan_of = _planner(op, rung, many, tiled_for=target)
     own = [dims for dims in op.shapes if plan_of(dims) is not None]
     if not own:
         return []
@@ -78,6 +90,7 @@ def derive_shapes(op: Op, rung: Rung, target: Target) -> list[Dims]:
     axes = _axes(op, unlimited, own[-1])
     per_flop, per_thread = _speed(rung, target)
     shots: dict[Sizes, _Shot] = {}
+    given_up: set[Goal] = set()
     found = list(_combinations(op, axes, target.multiprocessors))
     if unlimited is not plan_of:
         found += _long_sums(op, axes, target.multiprocessors)
@@ -85,14 +98,19 @@ def derive_shapes(op: Op, rung: Rung, target: Target) -> list[Dims]:
         sizes = tuple(dims.values())
         seconds = per_flop * op.flops(_filled(axes, dims))
         seconds += SECONDS_PER_BYTE * op.least_bytes(dims, target.real)
-        if sizes in shots or (seconds > MOST_SECONDS and dims not in own):
-            continue
-        if (plan := plan_of(dims)) is not None:
+        if sizes not in shots and (plan := plan_of(dims)) is not None:
             threads = (math.prod((*one.grid, *one.block)) for one in plan.launches)
-            seconds += per_thread * sum(threads)
-            free = plan if unlimited is plan_of else unlimited(dims) or plan
-            shots[sizes] = _Shot(dims, plan, free, seconds)
+            free = plan if free_plan_of is plan_of else free_plan_of(dims) or plan
+            shot = _Shot(dims, plan, free, seconds + per_thread * sum(threads))
+            if seconds > MOST_SECONDS and dims not in own:
+                given_up |= {goal for goal in _goals(op, axes, shot) if goal[-1] in WEIGHTS}
+            else:
+                shots[sizes] = shot
     goals = {sizes: set(_goals(op, axes, shot)) for sizes, shot in shots.items()}
+    constants = next(iter(shots.values())).plan.constants
+    if "STAGES" in constants and "SPLITS" not in constants:  # a ring, of blocks with whole sums
+        for *whose, what in sorted(given_up.difference(*goals.values()), key=str):
+            give_up(f"{what} ({', '.join(map(str, whose))})")
     for part, values in _values(shots.values()).items():
         for sizes, shot in shots.items():
             if (value := shot.parts.get(part)) is not None:
@@ -109,14 +127,14 @@ def _speed(rung: Rung, target: Target) -> tuple[float, float]:
     return SECONDS_PER_FLOP, SECONDS_PER_THREAD
 
 
-def _planner(op: Op, rung: Rung, target: Target) -> PlanOf:
+def _planner(op: Op, rung: Rung, target: Target, tiled_for: Target | None = None) -> PlanOf:
     """The rung's plan for a shape; None where the shape does not fit the op, or is refused."""
 
     def plan_of(dims: Dims) -> LaunchPlan | None:
         if op.misfit(dims) is not None:
             return None
         try:
-            plan = rung.lines.plan(dims, target)
+            plan = rung.lines.plan(dims, target, tiled_for)
         except LadderError:  # an expression has no value there
             return None
         return plan if plan.refusal is None else None
@@ -175,6 +193,12 @@ class _Axis:
         """The smallest size at which nearly all threads of a block have something to do."""
         unit = min(self.units, default=1) if self.shared else 1
         return max(self.least, unit - self.least)
+
+    @functools.cached_property
+    def long(self) -> int:
+        """The smallest size of more steps than the ring has stages, or the largest size."""
+        size = self.stages * self.step + self.least
+        return min(size, self.most or size)
 
     def sizes(self, multiprocessors: int) -> list[int]:
         """Sizes at which something changes."""
@@ -342,13 +366,17 @@ def _combinations(op: Op, axes: Sequence[_Axis], multiprocessors: int) -> Iterat
 
 
 def _long_sums(op: Op, axes: Sequence[_Axis], multiprocessors: int) -> Iterator[Dims]:
-    """Shapes of few tiles, each of one step more than the ring has stages, if there is a ring."""
+    """Shapes whose tiles have one step more than the ring has stages, if there is a ring, or which
+    have more than four tiles for a block, with more steps than two rounds of the ring."""
 
     def sizes(axis: _Axis) -> list[int]:
         if axis.ring:
-            return [axis.stages * axis.step + axis.least]
-        most = FEW * max(axis.tiles, default=1)
-        return [size for size in axis.sizes(multiprocessors) if size <= most]
+            in_five = -(-(2 * axis.stages + 1) // 5) - 1
+            return sorted({axis.long, min(axis.long, in_five * axis.step + axis.least)})
+        unit, most = max(axis.tiles, default=1), axis.most or MOST_SIZE
+        found = [size for size in axis.sizes(multiprocessors) if size <= FEW * unit]
+        more = (4 * multiprocessors // n * unit + axis.least for n in (1, 2, 4, 8))
+        return sorted({*found, *(size for size in more if size <= most)})
 
     if any(axis.ring for axis in axes):
         for combination in itertools.product(*map(sizes, axes)):
@@ -389,14 +417,14 @@ def _goals(op: Op, axes: Sequence[_Axis], shot: _Shot) -> Iterator[Goal]:
     if all(dims[axis.name] > axis.least for axis in axes):
         yield ("all dimensions larger than the least",)
     if len(shot.plan.launches) == len(shot.unlimited.launches) and all(busy):
-        for i, (launch, free) in enumerate(
-            zip(shot.plan.launches, shot.unlimited.launches, strict=True)
-        ):
+        for launch, free in zip(shot.plan.launches, shot.unlimited.launches, strict=True):
             tiles = math.prod(free.grid) / math.prod(launch.grid)
             steps = [-(-dims[axis.name] // axis.step) for axis in axes if axis.step]
-            long = all(dims[axis.name] > axis.stages * axis.step for axis in axes if axis.ring)
-            if tiles > 2 and long and all(math.ceil(tiles) * n > 2 * stages for n in steps):
-                yield i, TILES
+            if all(math.ceil(tiles) * n > 2 * stages for n in steps):
+                if tiles > 2 and all(dims[axis.name] >= axis.long for axis in axes if axis.ring):
+                    yield launch.kernel, TILES
+                if tiles > 4 and any(axis.ring for axis in axes):
+                    yield launch.kernel, TURNS
 
 
 def _cover(shots: Mapping[Sizes, _Shot], goals: Mapping[Sizes, set[Goal]]) -> Iterator[Sizes]:

@@ -12,6 +12,13 @@ def test_the_report_runs_here_and_names_what_runs(capsys):
     assert "--device cpu       runs: the NumPy reference" in report
 
 
+def test_slow_products_are_no_fault_of_numpy_where_other_programs_compute(monkeypatch):
+    monkeypatch.setattr(doctor, "measured_roof", lambda *device: 1e9)
+    for load, remedy in ((0.5, "force-reinstall numpy"), (4096.0, "4096 programs share")):
+        monkeypatch.setattr(doctor.os, "getloadavg", lambda load=load: (load, load, load))
+        assert remedy in doctor.numpy().remedy
+
+
 def test_data_on_disk_is_found_and_missing_data_has_a_fallback(tmp_path, monkeypatch):
     monkeypatch.setenv("KERNEL_LADDER_CACHE", str(tmp_path / "cache"))
     (tmp_path / "tinyshakespeare").mkdir()

@@ -6,14 +6,15 @@ from ladder.core.common.errors import LadderError
 from trainer.commands import plot
 from trainer.commands.plot import main
 from trainer.files.logs import RunLog
-from trainer.plots import course
+from trainer.plots import course, runs, style
 
 
-def make_run(folder, losses):
+def make_run(folder, losses, ms=5.0):
     folder.mkdir(parents=True)
     log = RunLog(folder)
     for step, loss in enumerate(losses):
-        log.train(step, loss, 1e-4, 1.0)
+        slow = 9 if step == 0 else 1
+        log.train(step, loss, 1e-4, 1.0, ms=slow * ms, tokens_per_second=1e6 / ms / slow)
     log.validation(0, 5.0)
     log.validation(len(losses), losses[-1])
     return folder
@@ -33,25 +34,45 @@ def test_a_plot_needs_losses(tmp_path):
 
 def test_several_runs_are_drawn_into_one_picture_and_compared(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    runs = [make_run(tmp_path / name, losses) for name, losses in
+    made = [make_run(tmp_path / name, losses) for name, losses in
             (("low", [4.5, 4.25]), ("high", [4.75, 4.5, 4.125]))]  # fmt: skip
     drawn = {}
     monkeypatch.setattr(plot, "draw", lambda runs, path, *how: drawn.update(runs) or path)
-    main([*map(str, runs), "--marks", "124M"])
+    main([*map(str, made), "--marks", "124M"])
     lines = capsys.readouterr().out.splitlines()
     assert list(drawn) == ["low", "high"]
     assert [line.split() for line in lines if line.startswith(("low", "high"))] == [
-        ["low", "2", "4.2500", "4.2500", "2", "-"],
-        ["high", "3", "4.1250", "4.1250", "3", "-"],
+        ["low", "2", "4.2500", "4.2500", "2", "-", "5.00", "200,000"],
+        ["high", "3", "4.1250", "4.1250", "3", "-", "5.00", "200,000"],
     ]
     assert lines[-1] == "runs.png"
 
 
+def test_two_rungs_that_learn_the_same_are_told_apart_by_width_difference_and_time(
+    tmp_path, monkeypatch
+):
+    saved = []
+    monkeypatch.setattr(style, "save", lambda figure, path: saved.append(figure))
+    losses = [4.5, 4.25, 4.125]
+    slow, fast = make_run(tmp_path / "slow", losses), make_run(tmp_path / "fast", losses, ms=2.5)
+    main([str(slow), str(fast)])
+    panels = {axes.get_title("left"): axes for axes in saved[0].axes}
+    broad, thin = panels[runs.TRAINING].lines
+    assert list(broad.get_ydata()) == list(thin.get_ydata()) == losses
+    assert broad.get_linewidth() > 2 * thin.get_linewidth()
+    assert list(panels[runs.DIFFERENCE].lines[0].get_ydata()) == [0, 0, 0]
+    assert [max(line.get_ydata()) for line in panels[runs.TIME].lines] == [5.0, 2.5]
+    assert [text.get_text() for text in saved[0].legends[0].get_texts()] == [
+        "slow: validation 4.1250, 5.00 ms/step, 200,000 tokens/s",
+        "fast: validation 4.1250, 2.50 ms/step, 400,000 tokens/s",
+    ]
+
+
 def test_runs_of_the_same_name_are_told_apart_by_their_paths(tmp_path, monkeypatch):
-    runs = [make_run(tmp_path / parent / "run", [4.0]) for parent in ("one", "two")]
+    made = [make_run(tmp_path / parent / "run", [4.0]) for parent in ("one", "two")]
     drawn = {}
     monkeypatch.setattr(plot, "draw", lambda runs, path, *how: drawn.update(runs) or path)
-    main([*map(str, runs)])
+    main([*map(str, made)])
     assert list(drawn) == ["one/run", "two/run"]
 
 

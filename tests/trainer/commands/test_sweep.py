@@ -70,7 +70,7 @@ def test_there_is_a_run_for_every_combination():
         ("-l 1e-4,2e-4 --bacth 4", "did you mean --batch?"),
         ("-l 1e-4,2e-4 -pn 2", "for ranks choose --ranks"),
         ("-l 1e-4,2e-4 -pr 0", "for ranks choose --ranks"),
-        ("--fuse residual_layernorm,matmul_gelu", "in -o, --prompt and --fuse a comma is part of"),
+        ("--fuse residual_layernorm,matmul_gelu", "--fuse and --report-to a comma is part of"),
     ],
 )
 def test_a_wrong_sweep_is_refused_before_any_run(line, says):
@@ -88,7 +88,7 @@ def test_runs_that_are_finished_are_not_run_again(tmp_path, started, capsys):
     assert head.startswith("| lr | steps | last training | ") and sides.startswith("| ---|--:|--:|")
     rows = [line.strip("| ").split(" | ") for line in lines]
     assert [row[0] for row in rows] == ["3e-2", "1e-3"], "the best run is first"
-    assert rows[0][1:] == ["2", "4.0000", "3.9700", "2", "-", "11.00"]
+    assert rows[0][1:] == ["2", "4.0000", "3.9700", "2", "-", "12.00", "-"]
     assert (tmp_path / "sweep.png").stat().st_size > 5000
     assert (tmp_path / "curves.png").read_text() == "lr=1e-3 lr=3e-2"
     RunLog(tmp_path / "lr=1e-3").validation(1, 4.5)  # as if it had not come to its end

@@ -5,6 +5,7 @@ import pytest
 from ladder.core.common.errors import LadderError
 from trainer.commands.parser import parse
 from trainer.ranks.launch import find_launch, wants_supervisor
+from trainer.ranks.supervise import PARENT, stay_with_supervisor
 
 # As the launchers set them; variables that do not count here are among them.
 ENVIRONMENTS = {
@@ -95,3 +96,8 @@ def test_a_launcher_says_which_of_them_a_process_is_that_is_told_how_many(words,
 def test_what_does_not_fit_together_is_refused(words, environment, says, tmp_path):
     with pytest.raises(LadderError, match=says):
         find_launch(parse(words.split()), environment, tmp_path)
+
+
+def test_a_supervisor_that_is_no_process_is_refused():
+    with pytest.raises(LadderError, match=f"{PARENT}=abc in the environment is no number"):
+        stay_with_supervisor({PARENT: "abc"})

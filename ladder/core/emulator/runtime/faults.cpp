@@ -1,10 +1,15 @@
 #include "faults.h"
 
-#include <link.h>
 #include <signal.h>
+#ifdef __APPLE__
+#include <dlfcn.h>
+#include <mach-o/getsect.h>
+#else
+#include <link.h>
 #include <sys/syscall.h>
 #include <ucontext.h>
 #include <unistd.h>
+#endif
 
 #include <cmath>
 #include <cstdio>
@@ -15,12 +20,24 @@
 static constexpr int TIME_SIGNAL = SIGURG;  // ignored by default: a late one does no harm
 static constexpr int SIGNALS[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, TIME_SIGNAL};
 static constexpr size_t HANDLER_STACK = 64 << 10;
-static constexpr long RETRY = 20'000'000;  // nanoseconds
+#ifndef SI_KERNEL
+#define SI_KERNEL 0x80  // what Linux says, and macOS never
+#endif
 
 static std::mutex handler_mutex;
 static int handler_users;
 static struct sigaction previous[sizeof SIGNALS / sizeof *SIGNALS];
 
+#ifdef __APPLE__
+void find_code(Launch &launch) {
+    Dl_info found;
+    if (!dladdr((const void *)launch.kernel, &found)) return;
+    unsigned long bytes;
+    launch.code_begin = (const char *)found.dli_fbase;
+    getsegmentdata((const mach_header_64 *)found.dli_fbase, "__TEXT", &bytes);
+    launch.code_end = launch.code_begin + bytes;
+}
+#else
 void find_code(Launch &launch) {
     auto visit = [](dl_phdr_info *info, size_t, void *data) {
         Launch &launch = *(Launch *)data;
@@ -41,6 +58,7 @@ void find_code(Launch &launch) {
     };
     dl_iterate_phdr(visit, &launch);
 }
+#endif
 
 static const char *text_of(int signal, const siginfo_t *info, char *text, size_t size) {
     if (signal == SIGSEGV || signal == SIGBUS)
@@ -56,7 +74,10 @@ static const char *text_of(int signal, const siginfo_t *info, char *text, size_t
 
 static void handle(int signal, siginfo_t *info, void *context) {
     const mcontext_t &machine = ((ucontext_t *)context)->uc_mcontext;
-#if defined(__x86_64__)
+#if defined(__APPLE__)
+    const char *pc = (const char *)machine->__ss.__pc;
+    void **stack = (void **)machine->__ss.__sp;
+#elif defined(__x86_64__)
     const char *pc = (const char *)machine.gregs[REG_RIP];
     void **stack = (void **)machine.gregs[REG_RSP];
 #else
@@ -105,6 +126,7 @@ FaultGuard::FaultGuard(const Launch &launch) : stack_(std::malloc(HANDLER_STACK)
                 sigaction(SIGNALS[i], &action, &previous[i]);
         }
     }
+#ifndef __APPLE__
     sigevent event{};
     event.sigev_notify = SIGEV_THREAD_ID;
     event.sigev_signo = TIME_SIGNAL;
@@ -114,12 +136,15 @@ FaultGuard::FaultGuard(const Launch &launch) : stack_(std::malloc(HANDLER_STACK)
     itimerspec when{};
     when.it_value.tv_sec = (time_t)seconds;
     when.it_value.tv_nsec = 1 + (long)((seconds - std::floor(seconds)) * 999'999'998);
-    when.it_interval.tv_nsec = RETRY;
+    when.it_interval.tv_nsec = 20'000'000;  // again, should the first find it elsewhere
     timer_settime(timer_, 0, &when, nullptr);
+#endif
 }
 
 FaultGuard::~FaultGuard() {
+#ifndef __APPLE__
     timer_delete(timer_);
+#endif
     {
         std::lock_guard<std::mutex> lock(handler_mutex);
         if (--handler_users == 0)

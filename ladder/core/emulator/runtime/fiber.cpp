@@ -10,7 +10,6 @@
 asm(R"(
 .text
 .globl emulator_switch
-.hidden emulator_switch
 emulator_switch:
     push %rbp
     push %rbx
@@ -39,7 +38,6 @@ void *fresh_fiber(char *top, void (*entry)()) {
 asm(R"(
 .text
 .globl emulator_switch
-.hidden emulator_switch
 emulator_switch:
     sub sp, sp, #160
     stp x19, x20, [sp]

@@ -6,7 +6,8 @@
 #include <cstddef>
 
 // Saves the running fiber's stack pointer in *save, and goes on where `to` was saved.
-extern "C" void emulator_switch(void **save, void *to);
+extern "C" __attribute__((visibility("hidden"))) void emulator_switch(void **save, void *to)
+    asm("emulator_switch");  // the name as it is: macOS would put an underscore before it
 
 // The stack pointer of a fiber that starts with entry() when it is switched to. `top`: the end of
 // its stack, a multiple of 16.

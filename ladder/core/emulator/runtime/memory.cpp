@@ -117,8 +117,8 @@ void MemoryModel::access(Worker &worker, const void *address, int bytes, Access 
     settle_doubt();
     const char *at = (const char *)address;
     if (worker.stacks.contains(at)) return worker.check_accumulators(at, bytes, pc);
-    if (is_private(worker, at)) return;
     int fiber = worker.number_of(worker.fiber());
+    if (is_private(worker, at)) return access == ACCESS_ATOMIC ? publish(worker, fiber) : void();
     Actor thread{fiber, clocks_.now(fiber), false};
     SharedPlace place = worker.find_shared(at);
     if (place.member >= 0) return access_shared(worker, thread, place, bytes, access, pc);
@@ -135,16 +135,7 @@ void MemoryModel::access(Worker &worker, const void *address, int bytes, Access 
             worker.report(TOO_EARLY, where, access, pc);  // the kernel before may still use it
         serial_++;
         uint32_t site = find_site(pc, nullptr, where.argument, access, bytes);
-        Published &published = published_[worker.member().number];
-        if (access == ACCESS_ATOMIC) {
-            published.acquired = serial_;
-            if (fences_[fiber] && fences_[fiber] != published.view) {
-                auto view = std::make_shared<View>(*fences_[fiber]);
-                if (published.view) view->add(*published.view);
-                fences_[fiber] = published.view = view;
-            }
-            if (fences_[fiber]) published.released = serial_;
-        }
+        if (access == ACCESS_ATOMIC) publish(worker, fiber);
         Shadow &shadow = shadow_of(buffer.begin, buffer.bytes, std::min(4, buffer.element_bytes));
         if (worker.launch->options->ranks && buffer.row_bytes)
             check_rank(worker, (int)(where.offset / buffer.row_bytes), site, where);
@@ -159,6 +150,20 @@ void MemoryModel::access(Worker &worker, const void *address, int bytes, Access 
         return;
     }
     worker.out_of_bounds(where, access, pc);
+}
+
+// An atomic, on a buffer or a __device__ variable: what its thread did before a fence is known to
+// the blocks whose atomics come later.
+void MemoryModel::publish(Worker &worker, int fiber) {
+    Published &published = published_[worker.member().number];
+    published.acquired = ++serial_;
+    if (!fences_[fiber]) return;
+    if (fences_[fiber] != published.view) {
+        auto view = std::make_shared<View>(*fences_[fiber]);
+        if (published.view) view->add(*published.view);
+        fences_[fiber] = published.view = view;
+    }
+    published.released = serial_;
 }
 
 // By a thread, or by a unit that it has started, which is not counted.

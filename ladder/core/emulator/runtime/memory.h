@@ -173,6 +173,7 @@ class MemoryModel {
     Shadow &shadow_of(const char *begin, int64_t size, int granule);
     void access_shared(Worker &worker, const Actor &actor, const SharedPlace &place, int bytes,
                        emulator::Access access, const void *pc);
+    void publish(Worker &worker, int fiber);
     void check_race(Worker &worker, const Actor &actor, Shadow &shadow, uint32_t site,
                     const Where &where, int64_t offset, const char *at);
     const char *unordered(const Worker &worker, const Stamp &before, const Actor &actor,

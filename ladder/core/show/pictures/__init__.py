@@ -17,7 +17,6 @@ Pages ask for one with `<!-- ladder:begin picture KIND ... -->`, notebooks with 
                             product=2 store=1 softmax=0 (durations) cluster=1 until=60
     ring OP RUNG shape=     the stages of a cp.async pipeline, step by step: filled, awaited, read;
                             kernel=
-    instructions OP RUNG ...    what the instructions of a loop are for; kernel= dtype=bfloat16
     ladder OP               measured times on a logarithmic scale; dtype= shape=
     roofline OP             from 0.1 to 1,000 FLOPs per byte; dtype= shape=
     links OP RUNG ... shape=  what crosses the links between ranks: from whom, to whom
@@ -44,7 +43,6 @@ from ladder.core.show.pictures import (
     accesses,
     banks,
     fragments,
-    instructions,
     links,
     measured,
     ring,
@@ -61,7 +59,6 @@ KINDS: dict[str, Callable[..., Drawing]] = {
     "timeline": timeline.draw,
     "ring": ring.draw,
     "links": links.draw,
-    "instructions": instructions.draw,
     "ladder": measured.draw_ladder,
     "roofline": measured.draw_roofline,
 }

@@ -436,8 +436,13 @@ def test_without_a_compiler_the_remedy_is_named(tmp_path, monkeypatch):
     try:
         with pytest.raises(LadderError, match=r"C\+\+ compiler.*install g\+\+ or clang"):
             find_compiler()
-        monkeypatch.setenv("CXX", "no-such-compiler")
-        with pytest.raises(LadderError, match="no-such-compiler"):
+        for wrong in ("no-such-compiler", "g++ 'x", "''"):
+            monkeypatch.setenv("CXX", wrong)
+            with pytest.raises(LadderError) as refused:
+                find_compiler()
+            assert wrong in str(refused.value)
+        monkeypatch.setenv("CXX", " ")  # as if it were not set
+        with pytest.raises(LadderError, match="there is none"):
             find_compiler()
     finally:
         find_compiler.cache_clear()

@@ -57,9 +57,11 @@ MISSING_FENCE = """\
     if (threadIdx.x == 0) {
         out[blockIdx.x] = inp[blockIdx.x];  // OTHER
         // here a __threadfence is missing
-        if (atomicAdd(counter, 1) == 1) out[63] = out[0] + out[1];  // BUG
+        if (atomicAdd(counter, 1) % 2 == 1) out[63] = out[0] + out[1];  // BUG
     }
 """
+
+COUNTER = "int* counter = (int*)(out + 32);", "static __device__ int count; int* counter = &count;"
 
 RACES = {  # and what is to be replaced by what, so that there is none
     "missing barrier": (MISSING_BARRIER, "  // OTHER", "  __syncthreads();"),
@@ -68,6 +70,11 @@ RACES = {  # and what is to be replaced by what, so that there is none
     "two blocks": (BLOCKS_RACE, "*sum += inp[blockIdx.x]", "atomicAdd(sum, inp[blockIdx.x])"),
     "plain read of an atomic": (PLAIN_READ_OF_ATOMIC, "  // OTHER", "  __syncthreads();"),
     "missing fence": (MISSING_FENCE, "// here a __threadfence is missing", "__threadfence();"),
+    "missing fence, a counter of the device": (
+        MISSING_FENCE.replace(*COUNTER),
+        "// here a __threadfence is missing",
+        "__threadfence();",
+    ),
 }
 
 
@@ -199,7 +206,17 @@ def test_index_outside_of_an_array_in_registers(tmp_path):
         assert re.search(index.replace("[", r"\["), problem.message)
 
 
-@pytest.mark.parametrize("declaration", ("__shared__ float s[64];", "extern __shared__ float s[];"))
+@pytest.mark.parametrize(
+    "declaration",
+    (
+        "__shared__ float s[64];",
+        "extern __shared__ float s[];",
+        "float __shared__ s[64];",
+        "extern float __shared__ s[];",
+        "__shared__ extern float s[];",
+        "int i = 0; volatile float __shared__ __align__(16) s[64], t[2];",
+    ),
+)
 def test_uninitialised_shared_memory(tmp_path, declaration):
     source = f"""\
     {declaration}
@@ -227,7 +244,9 @@ UNINITIALISED_VARIABLES = """\
 """
 
 
-@pytest.mark.skipif(not find_compiler().fills, reason="gcc fills variables from version 12 on")
+@pytest.mark.skipif(
+    not find_compiler().fill(zeros=False), reason="gcc fills variables from version 12 on"
+)
 @pytest.mark.parametrize("counting", (False, True))
 def test_a_variable_without_a_value_has_one_that_no_result_survives(tmp_path, counting):
     out, inp = zeros(6), array(np.arange(8))
@@ -436,8 +455,9 @@ def test_a_missing_brace_is_named_instead_of_what_comes_after_the_file(tmp_path)
     assert "launch.h" not in message
 
 
-def test_inline_ptx_is_refused(tmp_path):
-    source = 'extern "C" __global__ void k(float* out) {\n    asm volatile("exit;");\n}\n'
+@pytest.mark.parametrize("word", ("asm", "__asm", "__asm__"))
+def test_inline_ptx_is_refused(tmp_path, word):
+    source = f'extern "C" __global__ void k(float* out) {{\n    {word} volatile("exit;");\n}}\n'
     with pytest.raises(LadderError, match=r"kernel\.cu:2: inline PTX cannot run on a CPU"):
         Emulated().compile(rung(tmp_path, source), {}, np.dtype(np.float32))
 

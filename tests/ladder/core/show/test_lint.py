@@ -77,7 +77,6 @@ def test_a_file_from_outside_that_breaks_a_rule_is_named_with_the_line(
     ("rule", "change"),
     [
         (lint.name, {"id": "4"}),
-        (lint.page, {"idea": "another idea"}),
         (lint.alone, {"source": '#include "2_block_per_row.cuh"\n'}),
     ],
 )

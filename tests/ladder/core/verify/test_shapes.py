@@ -14,14 +14,14 @@ FLOAT32 = np.dtype(np.float32)
 TARGET = Target("emulated", 32, 4, 227 << 10, FLOAT32)
 
 
-def derived(tmp_path, op, header, target=TARGET):
+def derived(tmp_path, op, header, target=TARGET, **more):
     ladder = find(op)
     path = tmp_path / "mine.cu"
     kernel = ladder.op.kernel
     path.write_text(
         f"// a layer, rung 1: a test\n{header.format(kernel=kernel)}\n\nvoid {kernel}();\n"
     )
-    return derive_shapes(ladder.op, rung_file.parse(path, kernel), target)
+    return derive_shapes(ladder.op, rung_file.parse(path, kernel), target, **more)
 
 
 def test_a_tile_is_filled_lacks_one_element_and_has_one_too_many(tmp_path):
@@ -73,6 +73,33 @@ def test_tiles_of_a_persistent_kernel_have_more_steps_than_its_ring_has_stages(t
     )
 
 
+def test_the_tiles_of_a_block_take_a_ring_round_twice_where_no_single_tile_can(tmp_path):
+    """Of a rung that keeps its weight: 6 steps at most, 12 stages."""
+    header = (
+        "// Needs: sm == 90; C <= 384\n"
+        "// Define: TILE = 64; DEPTH = 64; STAGES = 12; WIDE = ceil_div(OC, TILE);\n"
+        "//         HIGH = ceil_div(N, TILE)\n"
+        "// Launch: {kernel}<<<WIDE * min(HIGH, max(1, multiprocessors // WIDE)), 256>>>"
+    )
+    rounds = []
+    for dims in derived(tmp_path, "matmul.forward", header):
+        high, wide = -(-dims["N"] // 64), -(-dims["OC"] // 64)
+        tiles = -(-high // max(1, TARGET.multiprocessors // wide))
+        rounds.append((tiles, tiles * -(-dims["C"] // 64) / 12))
+    assert any(tiles > 4 and times > 2 for tiles, times in rounds), "each of two buffers of two"
+
+
+def test_a_goal_that_takes_too_long_is_named(tmp_path):
+    header = (
+        "// Define: TILE = 1024; DEPTH = 32; STAGES = 20;\n"
+        "//         TILES = ceil_div(OC, TILE) * ceil_div(N, TILE)\n"
+        "// Launch: {kernel}<<<min(TILES, multiprocessors), 256>>>"
+    )
+    given_up = []
+    derived(tmp_path, "matmul.forward", header, give_up=given_up.append)
+    assert "more than four tiles for a block (matmul_forward)" in given_up
+
+
 def test_each_value_of_a_constant_is_tried(tmp_path):
     header = (
         "// Define: WIDE = 2 if C > 700 else 1\n// Launch: {kernel}<<<ceil_div(N, 4), 4 * warp>>>"
@@ -91,12 +118,14 @@ def test_a_rung_that_takes_no_shape_gets_none(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(ladders()))
 def test_shapes_of_every_rung_fit_the_op_and_the_rung(name):
-    """In one type; there are few of them, and they differ."""
+    """In one type; there are few of them, they differ, and no goal of weight is given up."""
     ladder, device = find(name), open_device("emulated")
     for rung in ladder.rungs:
         able = (real for real in ladder.op.reals if rung.claims(device.target(DTYPES[real])))
         target = device.target(DTYPES[next(able)])
-        found = derive_shapes(ladder.op, rung, target)
+        given_up = []
+        found = derive_shapes(ladder.op, rung, target, given_up.append)
+        assert not given_up, rung.id
         assert 3 <= len(found) <= 25, rung.id
         assert len({tuple(dims.values()) for dims in found}) == len(found)
         if rung.path is not None:

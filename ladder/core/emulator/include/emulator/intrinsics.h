@@ -51,6 +51,7 @@ __forceinline__ float __powf(float x, float y) { return powf(x, y); }
 __forceinline__ float __sinf(float x) { return sinf(x); }
 __forceinline__ float __cosf(float x) { return cosf(x); }
 __forceinline__ float __tanhf(float x) { return tanhf(x); }
+#define __sincosf emulator_sincosf  // macOS has a function of this name
 __forceinline__ void __sincosf(float x, float *s, float *c) { sincosf(x, s, c); }
 
 __forceinline__ float __fdividef(float a, float b) { return a / b; }
