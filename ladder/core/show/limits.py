@@ -207,7 +207,7 @@ MEASURES: dict[str, Callable[[Run, str], Costs]] = {
 LESSONS = {  # what most kernels that break a limit have to learn
     "sectors": "Coalesce: neighbouring lanes take neighbouring elements; load each only once.",
     "requests per warp": "Share the work: all blocks and warps take their part.",
-    "wavefronts": "Few warps take part in a step, or none: the values stay in registers.",
+    "wavefronts": "Whole warps work, and few of them in each step; registers take none.",
     "atomics": "Reduce first: add up in registers or shared memory, and do few atomics at the end.",
     "uses": "Another type hides the error; the exercise is about the formula.",
 }
