@@ -536,15 +536,19 @@ def test_real_kernels_on_the_emulator_train_as_the_reference_does(tmp_path, rung
     np.testing.assert_allclose(kernels, reference, rtol=1e-5)
 
 
+def assert_near_the_reference(tmp_path, dtype, **kernels):
+    run(tmp_path, steps=3, output=str(tmp_path / "exact"))
+    kernels = {"device": "emulated", "dtype": dtype, "output": str(tmp_path / "coarse"), **kernels}
+    run(tmp_path, steps=3, **kernels)
+    exact, coarse = losses(tmp_path / "exact"), losses(tmp_path / "coarse")
+    np.testing.assert_allclose(coarse, exact, rtol=1e-5 if dtype == "fp32" else 5e-3)
+
+
 @pytest.mark.emulator
 @needs_compiler
 @pytest.mark.parametrize("dtype", ["bf16", "fp16"])
 def test_kernels_train_in_16_bits_too(tmp_path, dtype):
-    run(tmp_path, steps=3, output=str(tmp_path / "exact"))
-    kernels = {"device": "emulated", "rungs": "naive", "dtype": dtype}
-    run(tmp_path, steps=3, **kernels, output=str(tmp_path / "coarse"))
-    exact, coarse = losses(tmp_path / "exact"), losses(tmp_path / "coarse")
-    np.testing.assert_allclose(coarse, exact, rtol=5e-3)
+    assert_near_the_reference(tmp_path, dtype, rungs="naive")
 
 
 @pytest.mark.emulator
@@ -555,11 +559,7 @@ def test_the_highest_rungs_train_too(tmp_path, dtype):
     program = build(SHAPE, B=2, T=16, fusions=tuple(FUSIONS))
     target = open_device("emulated").target(DTYPES[SHORT[dtype]])
     highest = highest_rungs(program.calls, target)
-    kernels = {"device": "emulated", "dtype": dtype, "fuse": "all", "rung": highest}
-    run(tmp_path, steps=3, output=str(tmp_path / "exact"))
-    run(tmp_path, steps=3, **kernels, output=str(tmp_path / "coarse"))
-    exact, coarse = losses(tmp_path / "exact"), losses(tmp_path / "coarse")
-    np.testing.assert_allclose(coarse, exact, rtol=5e-3 if dtype == "bf16" else 1e-5)
+    assert_near_the_reference(tmp_path, dtype, fuse="all", rung=highest)
     there = {"bf16": {"matmul.forward": "16bit-18", "matmul_gelu.forward": "16bit-11"}}
     there["fp32"] = {"matmul.forward": "float32-7", "attention.backward": "float32-7"}
     assert there[dtype].items() <= highest.items()
