@@ -17,4 +17,4 @@ COPY . .
 ARG ACCELERATOR=
 RUN make setup .venv/.notebooks ACCELERATOR=$ACCELERATOR
 EXPOSE 8888
-CMD [".venv/bin/python", "-m", "jupyter", "lab", "--ip=0.0.0.0", "--allow-root", "--no-browser", "notebooks"]
+CMD ["make", "notebooks", "ARGS=--ip=0.0.0.0 --allow-root --no-browser"]

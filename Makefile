@@ -18,9 +18,9 @@ BROKEN = $(if $(CUDA),,$(shell command -v nvidia-smi >/dev/null && nvidia-smi 2>
 TEST_PROCESSES := $(shell n=$$(nproc 2>/dev/null || sysctl -n hw.ncpu); [ $$n -gt 8 ] && echo 8 || echo $$n)
 
 # What spells out the repository's address; tests/test_address.py compares them.
-ADDRESSED := pyproject.toml CITATION.cff README.md notebooks/13_colab.ipynb
+ADDRESSED := pyproject.toml CITATION.cff README.md doc/where_it_runs.md notebooks/13_colab.ipynb
 
-.PHONY: help setup amd train test sweep check lint newcomer size notebooks site sitetest bench profile climb \
+.PHONY: help setup amd train data test sweep check lint newcomer size notebooks site sitetest bench profile climb \
   doctor address lock clean
 
 help:  ## list the targets
@@ -33,6 +33,9 @@ amd: $(VENV)/.amd  ## add a compiler for AMD's GPUs, 0.4 GB: without it, the tes
 
 train: $(VENV)/.core  ## fine-tune GPT-2 124M on tinyshakespeare; flags: make train ARGS="-b 8 -x 100"
 	@$(RUN) -m trainer $(ARGS)
+
+data: $(VENV)/.data  ## prepare a text or a benchmark: make data NAME=tinystories, fineweb, hellaswag
+	@$(RUN) -m trainer prepare $(NAME) $(ARGS)
 
 test: $(VENV)/.test  ## run the tests; no GPU needed, the same ones use a GPU where there is one
 	@$(RUN) -m pytest --numprocesses $(TEST_PROCESSES) -m "not (sweep or site)" $(ARGS)
@@ -57,9 +60,11 @@ newcomer:  ## play a newcomer's first change: clone, edit a line of a kernel, ma
 size: $(VENV)/.core  ## count lines of code, kernels and tests, and the words of each page
 	@$(RUN) -m tests.size
 
-notebooks: $(VENV)/.notebooks  ## open the notebooks in JupyterLab
-	@$(RUN) -m jupyter trust notebooks/*.ipynb  # else their pictures do not show
-	@$(RUN) -m jupyter lab --LabApp.news_url=None notebooks
+notebooks: $(VENV)/.notebooks  ## open your copies of the notebooks, in my/, in JupyterLab
+	@$(RUN) -m ladder notebooks --copy
+	@$(RUN) -m jupyter lab --LabApp.extra_labextensions_path=notebooks/jupyterlab \
+	  --ServerApp.root_dir=. --LabApp.default_url=/lab/tree/my \
+	  --FileCheckpoints.checkpoint_dir=$(CURDIR)/build/checkpoints $(ARGS)
 
 site: $(VENV)/.site  ## build the documentation site, build/site/index.html
 	@$(RUN) -m sphinx --quiet --fail-on-warning --keep-going --jobs auto \
@@ -104,6 +109,10 @@ $(VENV)/.test: $(VENV)/.core
 	@$(call LOCKED,core test compile)
 	@touch $@
 
+$(VENV)/.data: $(VENV)/.core
+	@$(call LOCKED,core data)
+	@touch $@
+
 $(VENV)/.amd: $(VENV)/.core
 	@$(call LOCKED,core amd)
 	@touch $@
@@ -130,9 +139,9 @@ LACKING = $$(sed -n "/implementation_name/d; s/^\([a-z0-9.-]*\)==.* < '3.15' .*/
   $(patsubst %,requirements/%.txt,$(1)) | sort -u)
 
 lock:  ## resolve the packages of pyproject.toml anew into requirements/; needs uv
-	$(LOCK) requirements/build.in --output-file requirements/core.txt
+	$(LOCK) --extra train --extra completion requirements/build.in --output-file requirements/core.txt
 	$(LOCK) --extra test --constraint requirements/core.txt $(call LACKING,core) --output-file requirements/test.txt
-	for extra in notebooks compile amd site sitetest cuda12 cuda13 rocm; do \
+	for extra in notebooks compile data amd site sitetest cuda12 cuda13 rocm; do \
 	  $(LOCK) --extra $$extra --constraint requirements/core.txt --constraint requirements/test.txt \
 	    $(call LACKING,core test) --output-file requirements/$$extra.txt || exit 1; \
 	done

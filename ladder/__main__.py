@@ -8,24 +8,8 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from ladder.core.common.command_line import Parser, describe_missing_package, run, version
+from ladder.core.common.command_line import Parser, run, version
 from ladder.core.common.errors import LadderError
-
-try:
-    from ladder.core.commands import (
-        adoption,
-        checks,
-        documents,
-        exports,
-        machine_code,
-        sources,
-        timings,
-        traces,
-    )
-    from ladder.core.commands.options import Commands
-except ModuleNotFoundError as error:
-    print(f"ladder: {describe_missing_package(error)}", file=sys.stderr)
-    sys.exit(2)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -39,14 +23,34 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(words: Sequence[str]) -> int:
     if "" in words:  # a variable of the shell that is not set
         raise LadderError("an argument is empty; give it a value, or leave it out")
-    options = _parser().parse_args(words or ["--help"])
+    options = _parser().parse_args(words)
     status: int = options.run(options)
     return status
 
 
 def _parser() -> argparse.ArgumentParser:
+    from ladder.core.commands import (
+        adoption,
+        checks,
+        completion,
+        documents,
+        exports,
+        machine_code,
+        sources,
+        timings,
+        traces,
+    )
+    from ladder.core.commands.options import Commands
+
     parser = Parser(prog="python -m ladder", description="Kernels of GPT-2's layers, rung by rung.")
     parser.add_argument("--version", action="version", version=version())
+    parser.add_argument(
+        "--print-completion",
+        action=completion.PrintCompletion,
+        choices=("bash", "zsh"),
+        help='lets a shell complete ops, rungs and flags: eval "$(kernel-ladder --print-completion '
+        'bash)"',
+    )
     commands = Commands(parser)
     for module in (
         sources,

@@ -9,8 +9,9 @@ ROOT = Path(__file__).resolve().parents[1]
 ADDRESS = re.search(
     r'^(?:# with an address: )?Repository = "(.+)"$', (ROOT / "pyproject.toml").read_text(), re.M
 ).group(1)
-NAMED = re.compile(r"github(?:\.com)?/([\w.-]+/kernel-ladder)\b")
-PLACES = [ROOT / "README.md", ROOT / "notebooks" / "13_colab.ipynb", ROOT / "CITATION.cff"]
+NAMED = re.compile(r"(?:github(?:\.com)?|/gh)/([\w.-]+/kernel-ladder)\b")
+PLACES = [ROOT / "README.md", ROOT / "doc" / "where_it_runs.md", ROOT / "CITATION.cff"]
+PLACES += [ROOT / "notebooks" / "13_colab.ipynb"]
 UNKNOWN = "YOUR_NAME"
 
 
@@ -22,9 +23,7 @@ def test_the_address_is_that_of_pyproject(path):
     assert {f"https://github.com/{name}" for name in said} == {ADDRESS}
 
 
-@pytest.mark.parametrize(
-    "path", [PLACES[0], PLACES[2], ROOT / "pyproject.toml"], ids=lambda p: p.name
-)
+@pytest.mark.parametrize("path", [*PLACES[:3], ROOT / "pyproject.toml"], ids=lambda path: path.name)
 def test_what_needs_an_address_shows_nothing_until_there_is_one(path):
     lines = [line for line in path.read_text(encoding="utf-8").splitlines() if UNKNOWN in line]
     assert all(re.match(r" *(# |<!-- )with an address: ", line) for line in lines)

@@ -3,6 +3,9 @@
 import itertools
 import os
 import re
+import subprocess
+import sys
+import sysconfig
 from pathlib import Path
 
 import nbformat
@@ -93,6 +96,19 @@ def test_it_runs_from_top_to_bottom(executed):
         assert not [output for output in cell.outputs if output.output_type == "error"]
 
 
+@pytest.mark.sweep
+def test_colabs_notebook_sets_itself_up_without_a_virtual_environment(tmp_path):
+    env = {key: os.environ[key] for key in os.environ if key not in ("VIRTUAL_ENV", "PYTHONPATH")}
+    env["XDG_STATE_HOME"] = str(tmp_path)
+    packages = sysconfig.get_paths()["purelib"]
+    command = [sys.executable, "-S", pages.ROOT / "tests" / "colab.py", packages]
+    run = subprocess.run(command, env=env, capture_output=True, text=True)
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert re.findall(r"^[✓✗]", run.stdout, re.MULTILINE) == ["✓", "✗"]
+    if "tokens to train on" in run.stdout:  # the text is here, or there is a network
+        assert "named by --rung" in run.stdout
+
+
 @pytest.mark.slow
 def test_an_error_with_a_remedy_comes_without_a_traceback(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(pages.ROOT))
@@ -109,11 +125,11 @@ def test_an_error_with_a_remedy_comes_without_a_traceback(tmp_path, monkeypatch)
 def test_it_is_committed_with_its_outputs(committed):
     counts = [cell.execution_count for cell in code_cells(committed)]
     assert counts == list(range(1, len(counts) + 1)), "python -m ladder notebooks runs it in order"
-    kinds = {
-        kind for cell in code_cells(committed) for o in cell.outputs for kind in o.get("data", ())
-    }
-    assert kinds >= {"text/markdown", "image/svg+xml"}
-    assert "image/png" not in kinds, "nb.draw and nb.draw_for_all_pages serve dark pages, too"
+    shown = [o.data for cell in code_cells(committed) for o in cell.outputs if "data" in o]
+    kinds = {kind for data in shown for kind in data}
+    assert kinds == {"text/plain", "text/markdown", "text/html"}, "each viewer shows these"
+    images = [data["text/html"] for data in shown if "text/html" in data]
+    assert all(re.match(r'<img alt="[^"<>]{4,}" src="data:image/svg', html) for html in images)
 
 
 @pytest.mark.emulator
@@ -134,7 +150,7 @@ def test_what_it_shows_of_kernels_is_up_to_date(committed, executed):
 def test_it_says_nothing_about_the_machine_that_ran_it(path, committed):
     assert not FOLDERS.findall(path.read_text(encoding="utf-8"))
     assert set(committed.metadata) <= {"kernelspec", "language_info"}
-    assert not any(set(cell.metadata) - {"tags"} for cell in committed.cells)
+    assert not any(set(cell.metadata) - {"tags", "magics_language"} for cell in committed.cells)
 
 
 def test_it_is_small_enough_for_a_web_page(path):
@@ -161,6 +177,12 @@ def test_a_kernel_that_does_not_compile_gives_a_message_without_folders(capsys):
     assert not FOLDERS.search(text)
 
 
+@pytest.mark.parametrize("options", ["N=", "shapes=SHAPE"])
+def test_a_first_line_that_is_wrong_is_named(options):
+    with pytest.raises(LadderError, match=f"^%%kernel start.sum {options}: .*; a line that works:"):
+        notebook.kernel(f"start.sum {options}", "// start sum: empty\n", {})
+
+
 # ---- the exercises ------------------------------------------------------------------------------
 
 # By the title of an exercise: changes of its solution, and what the refusal must say.
@@ -168,19 +190,21 @@ WRONG = itertools.groupby(
     read(Path(__file__).parent / "wrong_answers", ("refused",)), lambda c: c.of
 )
 WRONG = {exercise: [*changes] for exercise, changes in WRONG}
-EXERCISE = re.compile(r'r"""(// .*?: (.*?)\n.*?)"""', flags=re.DOTALL)
 
 
 def exercises(notebooks):
-    """By title: the first cell of the notebook, that of the exercise, and the solution's fold."""
+    """By title: the first cell of the notebook, the first line of the exercise's, its kernel, and
+    the text above it, which has the folds."""
     for path in notebooks:
         cells = nbformat.read(path, as_version=4).cells
         first, text = next(cell.source for cell in cells if cell.cell_type == "code"), ""
         for cell in cells:
             if cell.cell_type == "markdown":
                 text = cell.source
-            elif cell.source.startswith('MINE = r"""//'):
-                yield EXERCISE.search(cell.source).group(2), (first, cell.source, text)
+            elif cell.source.startswith("%%kernel ") and "<summary>Solution" in text:
+                line, title, _ = cell.source.split("\n", 2)
+                kernel = cell.source.partition("\n")[2]
+                yield title.partition(": ")[2], (first, line[len("%%kernel ") :], kernel, text)
 
 
 EXERCISES = dict(exercises(NOTEBOOKS))
@@ -198,7 +222,7 @@ def solution_of(exercise):
 def grade(exercise, change, capsys):
     """What the cell of an exercise prints if its solution is typed in, with a change. A wrong
     answer is tried at fewer shapes, to save time."""
-    first, cell, _ = EXERCISES[exercise]
+    first, line, *_ = EXERCISES[exercise]
     solution = solution_of(exercise)
     solution = change.apply(solution) if change else solution
     names = {}
@@ -206,7 +230,7 @@ def grade(exercise, change, capsys):
     if change and "SHAPES" in names:
         names["SHAPES"] = names["SHAPES"][:2]
     capsys.readouterr()
-    exec(EXERCISE.sub(lambda _: f'r"""{solution}"""', cell), names)
+    notebook.kernel(line, solution, names)
     return capsys.readouterr().out
 
 
@@ -215,10 +239,10 @@ def test_each_exercise_has_hints_a_solution_and_wrong_answers():
     for exercise, changes in WRONG.items():
         answers = {change.apply(solution_of(exercise)) for change in changes}
         assert len(answers) == len(changes) and solution_of(exercise) not in answers
-    for _, cell, text in EXERCISES.values():
+    for _, _, kernel, text in EXERCISES.values():
         assert text.count("<details><summary>Hint ") >= 2
         assert text.index("<summary>Hint 2") < text.index("<summary>Solution")
-        assert EXERCISE.search(cell).group(1) not in text  # what is given is not the solution
+        assert kernel not in text  # what is given is not the solution
 
 
 @pytest.mark.emulator
@@ -245,11 +269,7 @@ def test_a_notebook_goes_on_with_the_solution_of_an_exercise():
 @pytest.mark.skipif(not nvrtc.installed(), reason="NVRTC is not installed")
 @pytest.mark.parametrize("exercise", WRONG)
 def test_the_solution_of_an_exercise_compiles_for_a_gpu(exercise):
-    first, cell, _ = EXERCISES[exercise]
-    names = {}
-    exec(first, names)
-    (op,) = re.findall(r'nb\.(?:check|puzzle)\(\s*"?([\w.]+)', cell)
-    name = names.get(op, op)
+    name = EXERCISES[exercise][1].split()[0]
     rung = notebook.rung_of(name, solution_of(exercise))
     targets = (compiler.typical_target("sm_90a", DTYPES[real]) for real in REALS)
     target = next(target for target in targets if rung.claims(target))
@@ -264,12 +284,8 @@ def test_the_solution_of_an_exercise_compiles_for_a_gpu(exercise):
 @pytest.mark.skipif(not nvrtc.installed(), reason="NVRTC is not installed")
 def test_the_kernel_for_a_t4_compiles_for_it():
     cells = nbformat.read(FOLDER / "13_colab.ipynb", as_version=4).cells
-    (kernel,) = (
-        re.search(r'KERNEL = r"""(.+?)"""', c.source, re.DOTALL)
-        for c in cells
-        if c.source.startswith("KERNEL = ")
-    )
-    rung = notebook.rung_of("layernorm.forward", kernel.group(1))
+    (kernel,) = (c.source for c in cells if c.source.startswith("%%kernel "))
+    rung = notebook.rung_of("layernorm.forward", kernel.partition("\n")[2])
     target = compiler.typical_target("sm_75", DTYPES["float16"])
     plan = rung.plan({"N": 4096, "C": 768}, target)
     cubin = compiler.compile_cubin(rung, plan.constants, target.real, target.arch)

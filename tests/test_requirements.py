@@ -18,7 +18,8 @@ else:
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 # those that make installs
-EXTRAS = ("test", "notebooks", "compile", "amd", "site", "sitetest", "cuda12", "cuda13", "rocm")
+EXTRAS = ("test", "notebooks", "compile", "data", "amd", "site", "sitetest")
+EXTRAS += ("cuda12", "cuda13", "rocm")
 
 
 def locked(name):
@@ -40,13 +41,15 @@ def test_every_package_has_one_version_and_hashes(name):
     assert "://" not in (ROOT / "requirements" / f"{name}.txt").read_text()
 
 
-@pytest.mark.parametrize("extra", ["", *EXTRAS])
+@pytest.mark.parametrize("extra", ["", "train", "completion", *EXTRAS])
 def test_what_the_project_asks_for_is_there_in_a_version_that_fits(extra):
     asked = PROJECT["optional-dependencies"][extra] if extra else PROJECT["dependencies"]
-    files = [name for name in ("core", "test", extra) if name]
+    files = {"core", "test", *({extra} & set(EXTRAS))}
     there = [requirement for name in files for requirement, _ in locked(name)]
     for requirement in map(Requirement, asked):
         name = canonicalize_name(requirement.name)
+        if name == PROJECT["name"]:  # with other extras
+            continue
         versions = [str(r.specifier)[2:] for r in there if canonicalize_name(r.name) == name]
         assert versions, f"{requirement}: run make lock"
         assert all(map(requirement.specifier.contains, versions)), f"{requirement}: run make lock"
@@ -58,6 +61,8 @@ def test_an_extra_that_a_message_or_page_names_is_there():
     named = set(re.findall(r"'\.\[([a-z0-9]+)\]'", text))
     for path in (*(ROOT / "ladder").rglob("*.py"), *(ROOT / "trainer").rglob("*.py")):
         named |= set(re.findall(r"\binstall\(['\"]([a-z0-9]+)['\"]\)", path.read_text("utf-8")))
+    for asked in PROJECT["optional-dependencies"].values():
+        named |= {e for r in map(Requirement, asked) if r.name == PROJECT["name"] for e in r.extras}
     assert {"compile", "emulator", "amd"} <= named <= set(PROJECT["optional-dependencies"])
 
 

@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+from importlib.metadata import PathDistribution
 from pathlib import Path
 
 import pytest
@@ -28,23 +29,35 @@ def installed(tmp_path_factory):
     return site
 
 
-@pytest.fixture
-def run(installed, tmp_path):
-    """Runs Python of no environment, in a folder outside of the checkout."""
-    others = sysconfig.get_path("purelib")
-    environment = {
-        "PATH": os.environ["PATH"],
-        "PYTHONPATH": f"{installed}{os.pathsep}{others}",
-        "HOME": str(tmp_path),
-    }
+@pytest.fixture(scope="module")
+def packages(installed, tmp_path_factory):
+    """A folder with what the wheel asks for without an extra, and what that asks for."""
+    (wheel,) = installed.glob("kernel_ladder-*.dist-info")
+    asked = [line for line in PathDistribution(wheel).requires if "extra ==" not in line]
+    assert [line.partition(">")[0] for line in asked] == ["ml-dtypes", "numpy", "rich"]
+    folder, there = tmp_path_factory.mktemp("packages"), Path(sysconfig.get_path("purelib"))
+    for name in ("ml_dtypes", "numpy", "numpy.libs", "rich", "markdown_it", "mdurl", "pygments"):
+        (folder / name).symlink_to(there / name)
+    return folder
 
-    def run(*words):
-        python = sys._base_executable
+
+@pytest.fixture
+def run(installed, packages, tmp_path):
+    """Runs Python of an empty environment, in a folder outside of the checkout."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "env"], check=True)
+
+    def run(*words, packages=packages, status=0):
+        environment = {
+            "PATH": os.environ["PATH"],
+            "PYTHONPATH": f"{installed}{os.pathsep}{packages}",
+            "HOME": str(tmp_path),
+        }
+        command = [tmp_path / "env/bin/python", *words]
         result = subprocess.run(
-            [python, *words], cwd=tmp_path, env=environment, capture_output=True, text=True
+            command, cwd=tmp_path, env=environment, capture_output=True, text=True
         )
-        assert result.returncode == 0, result.stderr
-        return result.stdout
+        assert result.returncode == status, result.stderr
+        return result.stderr if status else result.stdout
 
     return run
 
@@ -64,13 +77,17 @@ def test_it_has_every_rung(run):
     assert listed == [f"{op} {rung.id}" for op, it in ladders().items() for rung in it.rungs]
 
 
-def test_a_rung_and_a_strangers_file_are_checked_and_traced(run, tmp_path):
+def test_a_rung_and_a_strangers_file_are_shown_checked_and_traced(run, tmp_path):
+    assert "tree reduction" in run("-m", "kernel_ladder.ladder", "list", "start.sum")
     mine = shutil.copy(ROOT / "ladder/start/add/1_chunk_per_thread.cu", tmp_path / "mine.cu")
-    for command, says in (("check", "passed"), ("trace", "sectors")):
+    for command, says in (("show", "real"), ("check", "passed"), ("trace", "sectors")):
         for rung in ("1", str(mine)):
             assert says in run("-m", "kernel_ladder.ladder", command, "start.add", rung)
 
 
 def test_it_trains(run):
     words = "-e char --dataset play --tokenizer bytes -b 1 -t 32 -x 2 -v 1 -m 1 -s 0 --no-plot"
-    assert "val loss" in run("-m", "kernel_ladder.trainer", *words.split(), "--device", "cpu")
+    words = ["-m", "kernel_ladder.trainer", *words.split(), "--device", "cpu"]
+    error = run(*words, status=2)  # an install for kernels alone
+    assert "'kernel-ladder[train]' adds it" in error and error.count("\n") == 1
+    assert "val loss" in run(*words, packages=sysconfig.get_path("purelib"))

@@ -13,7 +13,8 @@ COMMANDS = {  # the module of each
     "prepare": "trainer.commands.prepare",  # token files of a data set or a benchmark
     "doctor": "trainer.commands.doctor",  # what this machine has, and what will run on it
     "sample": "trainer.commands.sample",  # text from a trained model
-    "eval": "trainer.commands.evaluation",  # its accuracy on hellaswag or mmlu
+    "chat": "trainer.commands.chat",  # the same at a prompt
+    "eval": "trainer.commands.evaluation",  # its loss on a text, its accuracy on hellaswag or mmlu
     "export": "trainer.commands.export",  # its weights for other programs: transformers, llm.c
     "verify": "trainer.commands.verify",  # ten steps, compared with llm.c's debug state
     "plot": "trainer.commands.plot",  # the course of runs, drawn over each other

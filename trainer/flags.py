@@ -63,7 +63,7 @@ def flag(names: str, help: str, default: Any = None, **limits: Any) -> Any:
 
     default  what holds where it is not typed; None where that follows from other settings
     limits   what a value is held to: numbers to `least`, `above`, `most`, `below`, strings to
-             `choices`
+             `choices`; the first field of a group of flags also names that `group`
     """
     metadata = {"names": names.split(), "help": help, "default": default, **limits}
     return field(default=None, metadata=metadata)
@@ -79,12 +79,12 @@ class Flags:
     Raises LadderError on construction where a value is out of range, or two contradict each other.
     """
 
-    # What is trained, and on what
     model: str | None = flag(
         "--model -e",
         "gpt2 | gpt2-medium | gpt2-large | gpt2-xl (pretrained), d6 ... d84 | char | "
         "char-lecture (random weights), or a file or folder: .bin, .safetensors, a checkpoint",
         "gpt2",
+        group="what is trained, and on what",
     )
     dataset: str | None = flag(
         "--dataset",
@@ -100,7 +100,8 @@ class Flags:
         "--train-data -i", "token files to train on, a .bin pattern; instead of --dataset"
     )
     val_data: str | None = flag(
-        "--val-data -j", "token files to validate on; default: as -i, with val instead of train"
+        "--val-data -j",
+        "token files, or a text, to validate on; default: as -i, with val instead of train",
     )
     data_dir: str | None = flag(
         "--data-dir", "where data is stored; default $KERNEL_LADDER_DATA, else ./data"
@@ -113,8 +114,14 @@ class Flags:
         "--random-offsets", "begin each row of a batch at a random position of the text", False
     )
 
-    # Size of a step, and how many
-    batch: int | None = flag("--batch -b", "rows of a micro-batch, B", 4, least=1, most=65536)
+    batch: int | None = flag(
+        "--batch -b",
+        "rows of a micro-batch, B",
+        4,
+        least=1,
+        most=65536,
+        group="size of a step, and how many",
+    )
     sequence: int | None = flag(
         "--sequence -t", "tokens of a row, T", ByDevice(64, 1024), least=1, most=1 << 20
     )
@@ -131,8 +138,9 @@ class Flags:
         "--overfit -a", "train only on the first validation batch; the loss should go to 0", False
     )
 
-    # Optimizer
-    lr: float | None = flag("--lr -l", "highest learning rate", 1e-4, above=0.0, most=1e3)
+    lr: float | None = flag(
+        "--lr -l", "highest learning rate", 1e-4, above=0.0, most=1e3, group="optimizer"
+    )
     warmup: int | None = flag(
         "--warmup -u", "steps over which the learning rate rises from 0", 0, least=0
     )
@@ -174,12 +182,12 @@ class Flags:
         choices=("stop", "skip"),
     )
 
-    # Looking at it
     val_every: int | None = flag(
         "--val-every -v",
         "steps between validations; 0: at the start and the end",
         ByDevice(10, 20),
         least=0,
+        group="looking at it",
     )
     val_batches: int | None = flag(
         "--val-batches -m",
@@ -207,8 +215,9 @@ class Flags:
     )
     top_k: int | None = flag("--top-k", "sample among the k likeliest; 0: among all", 0, least=0)
 
-    # Output
-    output: str | None = flag("--output -o", "folder of the run; default runs/MODEL-DATASET")
+    output: str | None = flag(
+        "--output -o", "folder of the run; default runs/MODEL-DATASET", group="output"
+    )
     checkpoint_every: int | None = flag(
         "--checkpoint-every -n",
         "steps between checkpoints, also one at the end; 0: none",
@@ -234,10 +243,10 @@ class Flags:
     plot: bool | None = flag("--no-plot", "draw no loss.png at the end", True)
     keep_model: bool | None = flag("--no-model", "keep no model at the end", True)
 
-    # Machine
     device: str | None = flag(
         "--device",
         "cpu, emulated (kernels on the CPU), cuda or cuda:N, hip (AMD); a GPU where there is one",
+        group="device and kernels",
     )
     dtype: str | None = flag(
         "--dtype",
@@ -296,13 +305,13 @@ class Flags:
     debug_sync: bool | None = flag(
         "--debug-sync", "wait after every op, so that a fault names its op", False
     )
-    # Several processes
     ranks: int | None = flag(
         "--ranks --gpus",
         "processes of this machine that train together, each on a GPU of its own",
         1,
         least=1,
         most=1024,
+        group="several processes",
     )
     zero: int | None = flag(
         "--zero -z",
@@ -367,11 +376,6 @@ class Flags:
     def __post_init__(self) -> None:
         for f in dataclasses.fields(self):
             _check(getattr(self, f.name), f)
-        if self.dataset and self.val_data and not self.train_data:
-            raise LadderError(
-                f"-j {self.val_data} would train on the train files beside it, and not on "
-                f"--dataset {self.dataset}; leave out one of them, or name the train files by -i"
-            )
         if self.llmc_order and self.shuffle is False:
             raise LadderError("--llmc-order is a shuffled order; leave out it or --no-shuffle")
         if self.random_offsets and (self.llmc_order or self.shuffle is False):
@@ -401,6 +405,17 @@ class Flags:
                     f"--fuse {self.fuse}: choose auto, none or all, or fusions with commas between "
                     f"them, of which there are {', '.join(FUSIONS)}"
                 )
+
+    @property
+    def typed(self) -> dict[str, Any]:
+        """What was typed, by field, as the files of a run keep it."""
+        return {name: value for name, value in vars(self).items() if value is not None}
+
+    @property
+    def uses_dataset(self) -> bool:
+        """Whether the text of --dataset is trained on, and not the token files that -i names, or
+        those beside the ones of -j."""
+        return self.train_data is None and (self.val_data is None or self.dataset is not None)
 
     def value(self, name: str, gpu: bool = False) -> Any:
         """What was typed, or else the default; None where that follows from other settings.
@@ -575,7 +590,7 @@ def resolve_step(flags: Flags, choice: DeviceChoice, context: int) -> StepConfig
     values = _common(flags, choice)
     if values["steps"] < 1:
         raise LadderError("-x must be 1 or more: the number of steps to time")
-    return _config(StepConfig, values, sequence=_sequence(flags, choice, context))
+    return _config(StepConfig, values, sequence=resolve_sequence(flags, choice, context))
 
 
 def resolve_sample(
@@ -604,7 +619,7 @@ def resolve_run(
 
     Raises LadderError where settings do not go together.
     """
-    values, sequence = _common(flags, choice), _sequence(flags, choice, context)
+    values, sequence = _common(flags, choice), resolve_sequence(flags, choice, context)
     step = values["batch"] * sequence * ranks
     total = flags.total_tokens or step
     if total % step:
@@ -643,7 +658,7 @@ def _common(flags: Flags, choice: DeviceChoice) -> dict[str, Any]:
     }
 
 
-def _sequence(flags: Flags, choice: DeviceChoice, context: int) -> int:
+def resolve_sequence(flags: Flags, choice: DeviceChoice, context: int) -> int:
     """T: the default is cut to the model's context, and what was typed must fit."""
     if flags.sequence is None:
         return min(int(flags.value("sequence", choice.gpu)), context)

@@ -127,9 +127,13 @@ def open_machine(flags: Flags, group: Group = ALONE) -> Machine:
 
 
 def of_newest_run(flags: Flags) -> Flags:
-    """The same flags; without -e, those of the newest run that has left a model, which is said."""
-    runs = kept_model.newest() if flags.model is None else []
+    """The same flags; without -e, those of the newest run that has left a model. What is used is
+    said."""
+    if flags.model is not None:
+        return flags
+    runs = kept_model.newest()
     if not runs:
+        print(f"[-e {flags.value('model')}; no run in runs/ has left a model]", file=sys.stderr)
         return flags
     others = "".join(f", {run}" for run in runs[1:])
     print(f"[-e {runs[0]}{f'; there are also{others[1:]}' if others else ''}]", file=sys.stderr)
@@ -152,6 +156,7 @@ class Run:
     group        the processes that train together
     peers        by which their devices exchange arrays; None where there is one process
     train_split  the training text in order, for --eval-train; None without it
+    typed        what was typed, for config.json
     tokenizer    None where its vocabulary is not available
     predictor    None where no samples are taken, which rank 0 does
     examples     those of HellaSwag, where it is evaluated
@@ -174,6 +179,7 @@ class Run:
     examples: Sequence[Example]
     source: str
     notes: list[str]
+    typed: Mapping[str, Any]
     keeps_model: bool
     step: int = 0
     state: dict[str, Any] | None = None
@@ -294,6 +300,7 @@ def open_run(flags: Flags, group: Group = ALONE) -> Run:
         examples=examples,
         source=model.source,
         notes=[*machine.notes, *notes],
+        typed=flags.typed,
         keeps_model=config.keep_model and group.share("whether the model is kept", readable),
         step=resumed.step if resumed else 0,
         state=resumed.state if resumed else None,

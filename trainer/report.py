@@ -162,7 +162,7 @@ class Report:
     def __enter__(self) -> None:
         announce(self.run, self.roof, self.display)
         run = self.run
-        record = {**run.settings, "weights": run.source, "notes": run.notes}
+        record = {"flags": run.typed, **run.settings, "weights": run.source, "notes": run.notes}
         to, resumed = run.config.report_to, run.state is not None
         self.trackers = Trackers(to, run.directory, record, resumed, self.say)
         write_json(run.directory / "config.json", record)
@@ -281,6 +281,9 @@ def announce(run: Run, roof: float, display: Display) -> None:
     model = f"{c.model}: {run.shape.summary}, {run.shape.vocab} tokens, "
     model += f"{parameters / 1e6:.1f}M parameters"
     data = f"{c.dataset}: {run.train.tokens:,} tokens to train on, {run.val.tokens:,} to validate"
+    if (few := run.val.B) < c.batch:
+        unused = run.val.tokens - 1 - run.val.batches * few * c.sequence
+        data += f": too few for B={c.batch}, so B={few}, and {unused:,} are not used"
     steps = f"{c.steps} of {c.total_tokens:,} tokens, B={c.batch} T={c.sequence}"
     if c.accumulation > 1:
         steps += f", accumulated over {c.accumulation} micro-batches"

@@ -123,7 +123,7 @@ def loop(run: Run, report: Report | Silent, interrupt: Interrupt) -> Outcome:
             _tell(report, run, take_step(steps, run.train, step))
             if _due(step + 1, config.log_gpu):
                 report.condition(step + 1)
-    if run.keeps_model:
+    if run.keeps_model and (step > run.step or not interrupt.anywhere()):
         report.kept(run.keep_model())
     group.progress("the end of the run")
     report.end(step, saved, interrupt.anywhere())

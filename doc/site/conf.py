@@ -27,13 +27,9 @@ extensions = [
     "notfound.extension",
     "repository",
     "docstrings",
-    "alternatives",
 ]
 myst_enable_extensions = ["colon_fence", "dollarmath"]
 myst_heading_anchors = 6
-suppress_warnings = [
-    "myst.header"
-]  # a rung's heading has one level, on a layer's page and on a chapter
 nb_execution_mode = "off"
 nb_render_markdown_format = "gfm"
 
@@ -63,6 +59,7 @@ html_use_index = False
 html_domain_indices = False
 ogp_site_url = repository.published()  # each page has a description and a picture for previews
 ogp_enable_meta_description = True
+ogp_social_cards = {"enable": bool(ogp_site_url)}  # a preview's picture needs a whole address
 notfound_urls_prefix = urlsplit(ogp_site_url).path or None
 copybutton_exclude = ".linenos, .gp, .go"
 html_theme_options = {"light_logo": "ladder.svg", "dark_logo": "ladder.svg", **repository.theme()}

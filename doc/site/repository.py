@@ -8,12 +8,14 @@ import os
 import re
 import subprocess
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
 from docutils import nodes
 from ipython_pygments_lexers import IPython3Lexer
+from pygments.lexer import bygroups, using
 from pygments.lexers.c_like import CudaLexer
+from pygments.token import Keyword
 from sphinx import addnodes
 from sphinx.application import Sphinx
 from sphinx.builders.html import StandaloneHTMLBuilder
@@ -136,6 +138,13 @@ def _add_explorer(app: Sphinx, page: str, *_: Any) -> None:
         app.add_js_file(f"{Path(page).name}.js", loading_method="defer")
 
 
+class Cells(IPython3Lexer):
+    """A cell of a notebook: Python, which may hold !commands, or CUDA below %%kernel."""
+
+    kernel = r"(?s)\A(%%kernel\b[^\n]*\n)(.*)", bygroups(Keyword, using(CudaLexer))
+    tokens: ClassVar = {**IPython3Lexer.tokens, "root": [kernel, *IPython3Lexer.tokens["root"]]}
+
+
 def _leave_out_of_search(app: Sphinx, env: Any, _: Any) -> None:
     """Pages of numbers made half of the index that each search loads; lessons link to them."""
     for page in env.found_docs:
@@ -145,7 +154,7 @@ def _leave_out_of_search(app: Sphinx, env: Any, _: Any) -> None:
 
 def setup(app: Sphinx) -> dict[str, bool]:
     app.add_lexer("cpp", CudaLexer)  # GitHub has no colours for CUDA, so pages call it cpp
-    app.add_lexer("python", IPython3Lexer)  # cells of notebooks may hold !commands
+    app.add_lexer("ipython3", Cells)
     app.add_builder(Site, override=True)
     app.add_transform(LinksToFiles)
     app.add_transform(Anchors)

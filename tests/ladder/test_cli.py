@@ -1,5 +1,7 @@
 """python -m ladder: what it prints, and that whatever is wrong is one line and status 2."""
 
+import json
+import re
 import shlex
 import subprocess
 import sys
@@ -8,12 +10,14 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from fakes import FakeGpu
 
 from ladder.__main__ import main
-from ladder.core.commands import checks
+from ladder.core.commands import checks, timings
 from ladder.core.contract.ladder import find, ladders
 from ladder.core.contract.target import Target
 from ladder.core.device.open import Cpu
+from ladder.core.measure import results
 from ladder.core.show.pages import ROOT
 from ladder.core.verify.check import Outcome, Report
 
@@ -123,6 +127,68 @@ def test_sass_and_trace_take_the_type_that_the_rung_is_written_for(capsys):
     assert "float16" in capsys.readouterr().out
 
 
+@pytest.mark.emulator
+def test_json_is_a_list_and_the_status_is_that_of_text(tmp_path, capsys):
+    def found(*words, status=0):
+        assert main([*words, "--format", "json"]) == status
+        return json.loads(capsys.readouterr().out)
+
+    (op,) = found("list", "layernorm.forward")
+    third = next(rung for rung in op["rungs"] if rung["rung"] == "3")
+    assert (op["dims"], third["name"], third["after"]) == (["N", "C"], "warp_per_row", "2")
+    path = tmp_path / "mine.cu"
+    path.write_text(PLANTED.read_text().replace("to_real(value)", "to_real(2 * value)"))
+    on = ["--device", "emulated", "--dtype", "fp32", "--shape", "N=3,C=5"]
+    (report,) = found("check", "layernorm.forward", str(path), *on, status=1)
+    assert not report["passed"] and report["outcomes"][0]["dims"] == {"N": 3, "C": 5}
+    counts = found("trace", "layernorm.forward", "1", "--shape", "N=32,C=32")
+    assert {"inp", "out"} <= {count["buffer"] for count in counts}
+
+
+@pytest.mark.slow
+def test_bench_on_the_cpu_says_how_long_it_takes_or_refuses(capsys):
+    words = ["bench", "softmax.forward", "--device", "cpu", "--dtype", "fp32", "--format", "json"]
+    assert main([*words, "--shape", "N=9,V=9"]) == 0
+    out, err = capsys.readouterr()
+    (measurement,) = json.loads(out)
+    assert measurement["dims"] == {"N": 9, "V": 9} and measurement["rows"][0]["rung"] == "0"
+    assert re.match(r"on the CPU this takes about \d+ seconds\n", err)
+    assert main(["bench", "matmul.forward", "--device", "cpu"]) == 2
+    assert "minutes until matmul.forward is timed" in capsys.readouterr().err
+
+
+def test_bench_keeps_times_in_a_file_of_ones_own_and_compares(tmp_path, monkeypatch, capsys):
+    file = tmp_path / "mine.json"
+
+    def bench(us, rung, status=0):
+        measurement = {"op": "start.add", "dtype": "float32", "shape": "N=9", "date": "today"}
+        rows = [{"rung": rung, "median_us": us}]
+        monkeypatch.setattr(timings.bench, "bench", lambda *_: [{**measurement, "rows": rows}])
+        assert main(["bench", "start.add", "--save", str(file)]) == status
+        return capsys.readouterr()
+
+    monkeypatch.setattr(timings, "open_device", lambda name: FakeGpu())
+    bench(4.0, "mine.cu")
+    bench(5.0, "3")
+    out = bench(3.0, "mine.cu").out
+    assert "start.add mine.cu, N=9, float32: 0.750 of the 4.00 us before" in out
+    (measurement,) = results.load(file)["measurements"]
+    assert {row["rung"]: row["median_us"] for row in measurement["rows"]} == {"3": 5, "mine.cu": 3}
+    monkeypatch.setattr(FakeGpu, "name", "Fake 9001")
+    assert "holds times on Fake 9000" in bench(3.0, "3", status=2).err
+
+
+def test_a_shell_completes_ops_and_rungs(capsys):
+    pytest.importorskip("shtab")
+    with pytest.raises(SystemExit):
+        main(["--print-completion", "bash"])
+    script = capsys.readouterr().out
+    words = "COMP_WORDS=(kernel-ladder show start.sum ''); COMP_CWORD=3; _shtab_kernel_ladder"
+    command = ["bash", "-c", f'{script}\n{words}; echo "${{COMPREPLY[@]}}"']
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.split()[:6] == ["0", "1", "2", "3", "4", "5"]
+
+
 @pytest.mark.slow
 def test_the_committed_pages_show_what_the_kernels_and_results_say(capsys):
     assert main(["docs", "--check"]) == 0, capsys.readouterr().out
@@ -134,6 +200,7 @@ def test_the_committed_pages_show_what_the_kernels_and_results_say(capsys):
         ("chekc gelu", "did you mean check?"),
         ("climb", "'climb'"),
         ("docs --chekc", "did you mean --check?"),
+        ("--verison", "did you mean --version?"),
         ("list nosuch.op", "'nosuch.op'"),
         ("show layernorm", "layernorm.forward, layernorm.backward"),
         ("show layernorm.forwrd 1", "did you mean layernorm.forward"),
@@ -147,6 +214,7 @@ def test_the_committed_pages_show_what_the_kernels_and_results_say(capsys):
         ("check layernorm.forward mine.cu --device emulated", "mine.cu: no such file"),
         ("check layernorm.forward mine.cu --seconds nan", "--seconds: 'nan'"),
         ("check layernorm.forward 1 --device tpu", "'tpu'"),
+        ("check layernorm.forward 1 --device emulatd", "did you mean emulated?"),
         ("check layernorm.forward 1 --device cpu", "device cpu"),
         ("check gelu.forward 1 --device cpu --coverage", "--coverage"),
         ("check x --dtype fp8", "--dtype: 'fp8'"),
@@ -156,6 +224,7 @@ def test_the_committed_pages_show_what_the_kernels_and_results_say(capsys):
         ("check layernorm.forward 3 --device emulated --shape N=99999999,C=99999999", "GiB"),
         ("check layernorm.forward 3 --device emulated --shape N=3000000000,C=1", "N=3000000000"),
         ("bench --device cpu", "--all"),
+        ("bench --save layernorm", "ops before --save"),
         ("bench layernorm --device emulated", "about a GPU"),
         ("bench relu.forward --device emulated --define BLOCK=32", "--rung"),
         ("bench relu.forward --device emulated --rung 1 --define BLOCK=x", "--define BLOCK=x"),

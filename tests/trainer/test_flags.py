@@ -2,6 +2,7 @@
 
 import dataclasses
 import errno
+import json
 import os
 import re
 import subprocess
@@ -71,7 +72,6 @@ def test_every_setting_has_a_long_flag_that_sets_it():
         (f"-d {1 << 40}", "--total-tokens/-d must be at most"),
         ("--bacth 4", "did you mean --batch?"),
         ("--learning 4", "--learning"),
-        ("--dataset play -j a_val.bin", "-j a_val.bin"),
         ("-x 5 play", "'play'"),
         ("--output=", "--output/-o"),
         ("--model=", "--model/-e"),
@@ -82,6 +82,34 @@ def test_a_wrong_value_is_refused_by_flag_and_remedy(line, says):
         parse(line.split())
     assert says in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+def test_later_flags_replace_those_of_a_config_op_by_op(tmp_path):
+    path = tmp_path / "config.json"
+    before = parse(["--rung", "gelu.forward=1", "--rung", "a=b.cu", "--no-plot", "-x", "-1", "-f"])
+    path.write_text(json.dumps({"flags": before.typed, "steps": 40}))
+    assert parse(["--config", str(path)]) == before
+    after = parse(["--config", str(path), "--rung", "gelu.forward=2", "-f", "0", "--prompt", "-"])
+    rung = {"gelu.forward": "2", "a": "b.cu"}
+    assert after == dataclasses.replace(before, rung=rung, tf32=False, prompt="-")
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("{", "is not JSON"),
+        ('{"flags": [1]}', "it names no flags"),
+        ('{"n_layer": 12}', "it names no flags"),
+        ('{"flags": {"bacth": 4}}', "there is no flag --bacth"),
+        ('{"flags": {"batch": [4]}}', "--batch/-b: must be a whole number"),
+        ('{"flags": {"rung": 3}}', "--rung 3: write OP=N"),
+    ],
+)
+def test_a_config_that_is_no_runs_is_refused_in_one_line(tmp_path, text, says):
+    (path := tmp_path / "config.json").write_text(text)
+    with pytest.raises(LadderError) as refused:
+        parse(["--config", str(path)])
+    assert str(refused.value).startswith(f"--config {path}: ") and says in str(refused.value)
 
 
 def test_the_names_that_flags_know_are_those_of_what_there_is():

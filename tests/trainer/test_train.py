@@ -30,6 +30,7 @@ from tests.trainer.tiny import (
     settings,
 )
 from trainer import train as training
+from trainer.commands.parser import parse
 from trainer.commands.sample import open_generator
 from trainer.data.token_files import write_tokens
 from trainer.engine import memory, steps
@@ -139,6 +140,29 @@ def test_token_files_of_one_split_name_those_of_the_other(tmp_path):
         run(tmp_path, **{**words, "output": str(tmp_path / "p")})
     with pytest.raises(LadderError, match=r"^no token file matches .*there_train"):
         run(tmp_path, **{**words, "train_data": str(tmp_path / "not_there_train*.bin")})
+
+
+def test_a_text_shorter_than_a_batch_is_validated_by_fewer_rows(tmp_path):
+    words = own_set(tmp_path)
+    write_tokens(tmp_path / "mine_val_0.bin", np.arange(100))
+    outcome, screen = run(tmp_path, **words, batch=8, steps=1)
+    assert "100 to validate: too few for B=8, so B=6, and 3 are not used" in screen
+    fits, screen = run(tmp_path, **words, batch=6, steps=1)
+    assert "too few" not in screen
+    assert outcome.val_losses[0][1] == pytest.approx(fits.val_losses[0][1], rel=1e-6)
+    write_tokens(tmp_path / "mine_val_0.bin", np.arange(16))
+    with pytest.raises(LadderError, match="has 16 tokens, fewer than"):
+        run(tmp_path, **words)
+
+
+def test_a_run_is_validated_on_a_text_of_ones_own_and_trains_as_without_it(tmp_path):
+    (text := tmp_path / "mine.txt").write_text("The bell, the tower. " * 9)
+    outcome, screen = run(tmp_path, dataset="play", val_data=str(text))
+    assert "40,410 tokens to train on, 190 to validate" in screen
+    assert losses(outcome.directory) == losses(run(tmp_path, output=f"{tmp_path}/o")[0].directory)
+    for words in ({"val_data": str(text)}, {"train_data": str(text)}):
+        with pytest.raises(LadderError, match=r"mine.txt is a text; name the text to train on by"):
+            run(tmp_path, **{"dataset": None, **words})
 
 
 @pytest.mark.parametrize(
@@ -321,12 +345,20 @@ def test_ctrl_c_finishes_the_step_and_writes_a_checkpoint_to_go_on_from(tmp_path
     assert losses(tmp_path / "run") == losses(tmp_path / "straight")
 
 
-def test_ctrl_c_without_checkpoints_writes_none_and_says_so(tmp_path, monkeypatch):
+def test_ctrl_c_without_checkpoints_keeps_the_model_if_it_was_trained(tmp_path, monkeypatch):
     interrupt_at(monkeypatch, 2)
-    outcome, screen = run(tmp_path)
+    outcome, screen = run(tmp_path, keep_model=True)
     assert outcome.status == 130
     assert checkpoint.latest(tmp_path / "run") is None
     assert "interrupted after 3 steps; there is no checkpoint, since they are off (-n)" in screen
+    kept = (tmp_path / "run" / "model").stat()
+
+    def interrupted(*_, **__):
+        os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(training, "validate", interrupted)
+    assert "interrupted after 0 steps" in run(tmp_path, keep_model=True)[1]
+    assert os.path.samestat((tmp_path / "run" / "model").stat(), kept)
 
 
 def test_a_loss_that_is_not_finite_stops_the_run(tmp_path):
@@ -594,3 +626,5 @@ def test_the_folder_holds_what_was_run(tmp_path):
     assert (config["batch"], config["lr"], config["steps"]) == (2, 1e-2, 1)
     assert set(chosen.values()) == {"0"}
     assert "layernorm.forward" in chosen
+    again = ["--config", str(tmp_path / "run" / "config.json"), "-b", "4"]
+    assert parse(again) == Flags(**settings(tmp_path, steps=1, batch=4))

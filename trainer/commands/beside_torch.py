@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ladder.core.common.errors import LadderError
-from ladder.core.common.install import pip
+from ladder.core.common.install import install
 from trainer.commands import torch_gpt2
 from trainer.commands.parser import build_parser
 from trainer.commands.torch_gpt2 import MODES, WARM_UP, Mode, TorchTraining
@@ -68,7 +68,7 @@ def main(argv: Sequence[str]) -> int:
     asked = words.pop("modes")
     flags = Flags(**words)
     if not torch_gpt2.is_installed():
-        raise LadderError(f"PyTorch is not installed; run: {pip('install torch')}")
+        raise LadderError(f"PyTorch is not installed; {install('torch')} adds it")
     if flags.value("steps") < WARM_UP + 2:
         raise LadderError(f"-x must be {WARM_UP + 2} or more: the first {WARM_UP} warm up")
     with tempfile.TemporaryDirectory() as nowhere:  # no checkpoint is read, and nothing is written

@@ -1,45 +1,61 @@
-"""Multiple-choice benchmarks: `python -m trainer eval hellaswag -e runs/gpt2-tinyshakespeare`.
+"""How good a model is: `python -m trainer eval hellaswag -e runs/gpt2-tinyshakespeare`, its answers
+on a multiple-choice benchmark; `eval loss`, its mean loss on a text.
 
 What counts as right: trainer/engine/scoring.py.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 
 from ladder.core.common.errors import LadderError
 from trainer.commands.parser import build_parser
 from trainer.data.benchmarks import BENCHMARKS, prepare_benchmark
-from trainer.data.datasets import data_directory
+from trainer.data.datasets import data_directory, token_files
 from trainer.data.multiple_choice import Example, read_examples
+from trainer.data.token_files import TokenLoader
 from trainer.engine.engine import Engine
+from trainer.engine.passes import fetch_loss, write_rows
 from trainer.engine.scoring import Score, evaluate, in_groups, note_on_length
 from trainer.files import weights
-from trainer.flags import Flags
+from trainer.flags import Flags, resolve_sequence
 from trainer.model.program import Program, build
-from trainer.open import of_newest_run, open_machine, open_weights
+from trainer.open import Machine, of_newest_run, open_machine, open_weights
 from trainer.report import open_console
+
+LOSS, SPLITS = "loss", ("train", "val")
 
 
 def main(argv: Sequence[str]) -> int:
-    name, limit, flags = parse(argv)
+    name, limit, on, flags = parse(argv)
     flags = of_newest_run(flags)
-    data_dir, model_name = data_directory(flags.data_dir), flags.value("model")
+    data_dir = data_directory(flags.data_dir)
     machine = open_machine(flags)
     model, tokenizer = open_weights(flags)
-    weights.refuse_random(model_name, model)
+    weights.refuse_random(flags.value("model"), model)
+    B = flags.batch or (64 if machine.choice.gpu else 4)
+    if name == LOSS:
+        run, context = weights.settings_of(Path(flags.value("model"))), model.shape.context
+        pattern = run.get(f"{on}_data") if on in SPLITS else token_files(on, data_dir, tokenizer)
+        if pattern is None:
+            raise LadderError("-e names no run, which would name its text; name one by --on FILE")
+        T = flags.sequence or run.get("sequence") or min(1024, context)
+        T = resolve_sequence(dataclasses.replace(flags, sequence=T), machine.choice, context)
+        loader = TokenLoader(pattern, 1, T, vocab=tokenizer.vocab, shuffle=False)
+        return print_loss(machine, model, loader, B, limit)
     path, vocab = Path(name), tokenizer.vocab
     if name in BENCHMARKS:
         path, every = prepare_benchmark(name, tokenizer.name, data_dir, vocab=vocab)
     else:
         every = read_examples(path, vocab=vocab)
     examples = every[:limit]
-    B = flags.batch or (64 if machine.choice.gpu else 4)
     groups = in_groups(examples, B, model.shape.context, machine.device)
     T, *shorter = groups
 
@@ -61,16 +77,53 @@ def main(argv: Sequence[str]) -> int:
 
     console = open_console()
     dtype, lengths = machine.choice.dtype, f"{min(groups)} to {T}" if shorter else f"{T}"
-    for line in (
+    _say(
+        console,
         f"{name}: {len(examples):,} of {len(every):,} examples, B={B} T={lengths}, {dtype}",
         f"weights: {model.source}",
         *(f"note: {note}" for note in note_on_length(examples, T)),
-    ):
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
+    )
     score = _evaluate_groups(groups, engine_of, console)
     for what, right in (("accuracy", score.right), ("normalized", score.right_normalized)):
         console.print(f"{what:10}  {describe(right, score.examples)}", highlight=False)
     return 0
+
+
+def print_loss(
+    machine: Machine, model: weights.Model, loader: TokenLoader, B: int, limit: int | None
+) -> int:
+    """Print the mean loss on the rows that a loader of one row reads, B at a time."""
+    rows, T = min(limit or loader.batches, loader.batches), loader.T
+    B = min(B, rows)
+
+    def forward_only(rows: int, fused: Collection[str]) -> Program:
+        return build(model.shape, rows, T, training=False, fusions=fused)
+
+    engine = machine.engine(machine.choose(forward_only, B), forward_only, model.pieces)
+    console = open_console()
+    text = f"{loader.tokens:,} tokens, {rows:,} rows of T={T}, B={B}, {machine.choice.dtype}"
+    _say(console, f"text: {text}", f"weights: {model.source}")
+    total = 0.0
+    with _progress(console) as bar:
+        for first in bar.track(range(0, rows, B)):
+            batch = [loader.next_batch() for _ in range(min(B, rows - first))]
+            write_rows(engine, *map(np.concatenate, zip(*batch, strict=True)))
+            engine.evaluate()
+            total += fetch_loss(engine, len(batch))() * len(batch)
+    _say(console, f"loss: {total / rows:.6f} nats per token")
+    return 0
+
+
+def _say(console: Console, *lines: str) -> None:
+    for line in lines:
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def _progress(console: Console) -> Progress:
+    return Progress(
+        BarColumn(24), MofNCompleteColumn(), TimeRemainingColumn(),
+        console=console, transient=True, disable=not console.is_terminal,
+    )  # fmt: skip
 
 
 def _evaluate_groups(
@@ -78,10 +131,7 @@ def _evaluate_groups(
 ) -> Score:
     """The score on examples by T, with a progress bar. `engine_of` makes the engine of a T."""
     score = Score(0, 0, 0)
-    with Progress(
-        BarColumn(24), MofNCompleteColumn(), TimeRemainingColumn(),
-        console=console, transient=True, disable=not console.is_terminal,
-    ) as bar:  # fmt: skip
+    with _progress(console) as bar:
         task = bar.add_task("", total=sum(map(len, groups.values())))
 
         def show(done: int) -> None:
@@ -104,22 +154,36 @@ def describe(right: int, examples: int) -> str:
     return f"{share:.4f} ± {error:.4f} ({right:,} of {examples:,})"
 
 
-def parse(argv: Sequence[str]) -> tuple[str, int | None, Flags]:
-    """The benchmark or file, how many of its examples, and those flags of training that matter."""
+def parse(argv: Sequence[str]) -> tuple[str, int | None, str, Flags]:
+    """What is measured: a benchmark, a file of one, or LOSS; on how many of its examples or rows;
+    the text of --on; and those flags of training that matter."""
     names = (
-        *("model", "batch", "tokenizer", "data_dir", "seed", "device", "dtype"),
+        *("model", "batch", "sequence", "tokenizer", "data_dir", "seed", "device", "dtype"),
         *("rungs", "rung", "fuse", "gelu_fusion"),
     )
-    description = "The accuracy of a trained model on a multiple-choice benchmark."
-    helps = {"batch": "rows of a batch, four for an example; default 4, on a GPU 64"}
+    description = (
+        "The accuracy of a trained model on a multiple-choice benchmark, or its loss on a text."
+    )
+    helps = {
+        "batch": "rows of a batch, four for an example of a benchmark; default 4, on a GPU 64",
+        "sequence": f"of {LOSS}: tokens of a row, T; default: as the run, else up to 1024",
+    }
     parser = build_parser("python -m trainer eval", description, names, helps=helps)
-    known = " | ".join(BENCHMARKS)
+    known = " | ".join((LOSS, *BENCHMARKS))
     parser.add_argument("name", metavar="NAME", help=f"{known}, or a .bin file of llm.c's format")
-    parser.add_argument("--limit", type=int, metavar="N", help="only the first N examples")
+    parser.add_argument("--limit", type=int, metavar="N", help="only the first N examples, or rows")
+    parser.add_argument(
+        "--on",
+        metavar="FILE",
+        help=f"of {LOSS}: a text, token files (a .bin pattern), or {' | '.join(SPLITS)} of the "
+        "run's own text; default val",
+    )
     words = vars(parser.parse_args(argv))
-    name, limit = words.pop("name"), words.pop("limit")
+    name, limit, on = (words.pop(word) for word in ("name", "limit", "on"))
     if limit is not None and limit < 1:
         raise LadderError(f"--limit must be at least 1, not {limit}")
-    if name not in BENCHMARKS and not Path(name).exists():
-        raise LadderError(f"{name}: no such file, and none of {', '.join(BENCHMARKS)}")
-    return name, limit, Flags(**words)
+    if name != LOSS and (on is not None or words["sequence"] is not None):
+        raise LadderError(f"--on and -t are for eval {LOSS}, not for {name}")
+    if name not in (LOSS, *BENCHMARKS) and not Path(name).exists():
+        raise LadderError(f"{name}: no such file, and none of {', '.join((LOSS, *BENCHMARKS))}")
+    return name, limit, on or "val", Flags(**words)

@@ -13,6 +13,7 @@ from typing import Any
 
 from ladder.core.common.command_line import Parser
 from ladder.core.common.errors import LadderError
+from ladder.core.common.files import read_json
 from ladder.core.contract.op import split_key
 from trainer.flags import ByDevice, Flags
 
@@ -23,14 +24,49 @@ def parse(argv: Sequence[str]) -> Flags:
         "python -m trainer",
         "Train GPT-2 through the ladder. Without flags: GPT-2 124M on tinyshakespeare, on the CPU "
         "as llm.c's quick start, on a GPU as its fine-tuning run.",
-        epilog="Other commands: prepare, doctor, sample, eval, export, verify, plot, sweep, "
-        "bench, torch, profile, climb, scaling, each with its own --help.",
+        epilog="Other commands: prepare, doctor, sample, chat, eval, export, verify, plot, "
+        "sweep, bench, torch, profile, climb, scaling, each with its own --help.",
+    )
+    parser.add_argument(
+        "--config",
+        metavar="FILE",
+        help="the config.json of a run, to repeat it; other flags replace those in it",
     )
     words = list(argv)
     for i, (word, value) in enumerate(zip(words, [*words, "-"][1:], strict=True)):
         if word == "-h" and value.startswith("-"):  # with a value, it is llm.c's for HellaSwag
             words[i] = "--help"
-    return Flags(**vars(parser.parse_args(words)))
+    typed = vars(parser.parse_args(words))
+    before = {"rung": None} if (path := typed.pop("config")) is None else _before(parser, path)
+    rung = {**(before["rung"] or {}), **(typed["rung"] or {})} or None
+    later = {name: value for name, value in typed.items() if value is not None}
+    return Flags(**{**before, **later, "rung": rung})
+
+
+def _before(parser: Parser, path: str) -> dict[str, Any]:
+    """What was typed for the run that has left a config.json. That may be a stranger's, and is read
+    as if it were typed now. Raises LadderError."""
+    try:
+        record = read_json(path)
+        flags = record.get("flags") if isinstance(record, dict) else None
+        if not isinstance(flags, dict):
+            raise LadderError("it names no flags, as the config.json in the folder of a run does")
+        before = vars(parser.parse_args([word for item in flags.items() for word in _words(*item)]))
+    except LadderError as error:
+        raise LadderError(f"--config {path}: {str(error).removeprefix(f'{path}: ')}") from None
+    del before["config"]
+    return before
+
+
+def _words(name: str, value: Any) -> list[str]:
+    """A field of Flags as it is typed. An unknown one is left to the parser to refuse."""
+    known = {f.name: f.metadata["names"][0] for f in dataclasses.fields(Flags)}
+    flag = known.get(name, f"--{name}")
+    if flag.startswith("--no-") and isinstance(value, bool):
+        return [] if value else [flag]
+    if isinstance(value, dict):
+        return [f"{flag}={key}={which}" for key, which in value.items()]
+    return [f"{flag}={int(value) if isinstance(value, bool) else value}"]
 
 
 def build_parser(
@@ -49,9 +85,13 @@ def build_parser(
     asks = ("--help",) if names is None else ("--help", "-h")
     parser.add_argument(*asks, action="help", help="show this and exit")
     types = typing.get_type_hints(Flags)
+    title, groups = "", {}
     for f in dataclasses.fields(Flags):
+        title = f.metadata.get("group", title)
         if names is None or f.name in names:
-            parser.add_argument(
+            if title not in groups:
+                groups[title] = parser.add_argument_group(title)
+            groups[title].add_argument(
                 *f.metadata["names"],
                 dest=f.name,
                 default=None,

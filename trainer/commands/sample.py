@@ -26,6 +26,11 @@ from trainer.model.program import Program
 from trainer.open import Build, Machine, of_newest_run, open_machine, open_weights
 from trainer.report import printable
 
+SETTINGS = (  # the flags of a run that matter to a text
+    *("model", "sample_tokens", "temperature", "top_k", "seed", "tokenizer"),
+    *("data_dir", "device", "dtype", "rungs", "rung", "fuse", "gelu_fusion"),
+)
+
 
 def main(argv: Sequence[str]) -> int:
     flags, file = parse(argv)
@@ -57,10 +62,7 @@ def main(argv: Sequence[str]) -> int:
 
 def parse(argv: Sequence[str]) -> tuple[Flags, str | None]:
     """The flags of a run that matter to a sample, and the file of --prompts."""
-    names = (
-        *("model", "prompt", "sample_tokens", "temperature", "top_k", "seed", "tokenizer"),
-        *("data_dir", "device", "dtype", "rungs", "rung", "fuse", "gelu_fusion"),
-    )
+    names = (*SETTINGS, "prompt")
     parser = build_parser("python -m trainer sample", "Text from a trained model.", names)
     parser.add_argument(
         "--prompts", metavar="FILE", help="a prompt on each line, sampled together; instead of one"
@@ -84,11 +86,12 @@ def read_prompts(path: str) -> list[str]:
 
 
 def open_generator(
-    flags: Flags, prompts: Sequence[str] | None = None
+    flags: Flags, prompts: Sequence[str] | None = None, *, any_prompt: bool = False
 ) -> tuple[SampleConfig, Tokenizer, Generator]:
     """The resolved settings, the tokenizer, and the model; a model without weights is refused.
 
-    prompts  several at once, instead of --prompt
+    prompts     several at once, instead of --prompt
+    any_prompt  one at a time, which are not known yet and may fill the context
     """
     machine = open_machine(flags)
     model, tokenizer = open_weights(flags)
@@ -96,6 +99,8 @@ def open_generator(
     config = resolve_sample(flags, machine.choice, tokenizer.name, data_dir)
     weights.refuse_random(config.model, model)
     ids = [encode_prompt(tokenizer, p) for p in ([config.prompt] if prompts is None else prompts)]
+    if any_prompt:
+        ids = [[0] * model.shape.context]
     generator = open_decoding(machine, config, model, tokenizer.vocab, ids)
     if machine.device.asynchronous:
         generator.warm_up()

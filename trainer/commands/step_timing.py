@@ -222,7 +222,7 @@ def open_job(flags: Flags, command: str, needs_gpu: bool = False, group: Group =
     else:
         opened = weights.open_file(path := Path(model), data_directory(None))
         shape, trained = opened.shape, (path, opened.source)
-        text = text or weights.text_of(path)
+        text = text or weights.settings_of(path).get("train_data")
     config = resolve_step(flags, machine.choice, shape.context)
     zero = resolve_zero(flags, group.size)
     sharding = Sharding(group.rank, group.size, zero, config.overlap)

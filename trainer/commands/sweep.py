@@ -178,8 +178,7 @@ def run_all(
 
 def _start(trial: Trial, device: Sequence[str], place: Path) -> subprocess.Popen[bytes]:
     """One run. In a session of its own, it gets no Ctrl-C from the terminal but ours."""
-    typed = trial.words if "--no-model" in trial.words else [*trial.words, "--no-model"]
-    words = [*typed, *device, f"--output={place}", "--resume=1"]
+    words = [*trial.words, "--no-model", *device, f"--output={place}", "--resume=1"]
     with (place / OUTPUT).open("ab") as output:
         return subprocess.Popen(
             [sys.executable, "-m", f"{ROOT}trainer", *words],
@@ -219,7 +218,7 @@ def _history(place: Path) -> History | None:
 
 def _keep_record(place: Path, flags: Flags) -> None:
     """Write down what a run was asked for. Raises LadderError where its folder holds another."""
-    record = {k: v for k, v in dataclasses.asdict(flags).items() if v is not None and k != "output"}
+    record = {name: value for name, value in flags.typed.items() if name != "output"}
     path = place / RECORD
     if not path.exists():
         write_json(path, record)

@@ -15,6 +15,7 @@ sets.py says how the files lie there.
 import dataclasses
 import hashlib
 import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -22,12 +23,11 @@ import numpy as np
 from ladder.core.common.errors import LadderError
 from ladder.core.common.files import read_bytes
 from ladder.core.common.files import read_text as read_file
-from trainer.data import download, tokenizers
+from trainer.data import download, hub, tokenizers
 from trainer.data.download import DownloadError, data_directory
-from trainer.data.hub import documents
 from trainer.data.hub_texts import HUB_TEXTS, Reader, is_parquet, prepare_hub_text, prepare_parquet
 from trainer.data.sets import Prepared, remove_others, use_or_make
-from trainer.data.token_files import TokenLoader, write_tokens
+from trainer.data.token_files import TokenLoader, is_text, spelled_out, write_tokens
 from trainer.data.tokenizers import Tokenizer, get_tokenizer
 
 __all__ = ["Prepared", "TokenLoader", "data_directory", "prepare"]
@@ -49,7 +49,7 @@ def prepare(
     max_tokens: int | None = None,
     shard_tokens: int | None = None,
     processes: int | None = None,
-    read: Reader = documents,
+    read: Reader = hub.documents,
 ) -> Prepared:
     """The token files of data set `name`, made if they are not there yet.
 
@@ -62,6 +62,9 @@ def prepare(
     of a text of the Hub.
     """
     if name in HUB_TEXTS:
+        made = download.places(data_dir, f"{name}/{tokenizer}_prepared.json")
+        if read is hub.documents and not any(path.exists() for path in made):
+            hub.pyarrow_parquet()  # where it is missing, nothing is downloaded
         chosen = get_tokenizer(tokenizer, data_dir)
         sizes = (max_tokens, shard_tokens)
         return prepare_hub_text(name, data_dir, chosen, read, sizes, processes)
@@ -82,7 +85,8 @@ def prepare(
     source = hashlib.sha256(text.encode()).hexdigest()
 
     def write(place: Path, chosen: Tokenizer) -> dict[str, int]:
-        return _write_splits(place, split(encode_sections(text, chosen), chosen))
+        tokens = encode_sections(text, chosen)
+        return _write_splits(place, split(tokens, llmc=chosen.name == "gpt2"))
 
     return use_or_make(name, data_dir, chosen, source, write, note)
 
@@ -106,11 +110,7 @@ def _prepare_file(path: Path, data_dir: str | Path, tokenizer: str, fallback: bo
             f"there is no data set {str(path)!r}, and no such file; choose one of "
             f"{', '.join(NAMES)}, or name a text file or Parquet files"
         )
-    parts = re.split(END_OF_TEXT_LINE, read_file(path, MOST_TEXT))
-    texts = [part for part in parts if part.strip()]
-    if not texts:
-        raise LadderError(f"{path} holds no text")
-    source = hashlib.sha256("\0".join(texts).encode()).hexdigest()
+    texts, source = _documents(path)
     folder = f"{path.stem}-{source[:12]}"
     note = None
     if tokenizer.partition(":")[0] == "chars":
@@ -129,13 +129,38 @@ def _prepare_file(path: Path, data_dir: str | Path, tokenizer: str, fallback: bo
     def write(place: Path, chosen: Tokenizer) -> dict[str, int]:
         if isinstance(chosen, tokenizers.CharTokenizer):
             chosen.save(place.with_name("chars_vocabulary.json"))
-        begin = [] if chosen.eot is None else [chosen.eot]
-        parts = [np.array(begin + chosen.encode(text), np.uint16) for text in texts]
-        tokens = np.concatenate(parts)
-        cut = int(0.9 * len(tokens))
-        return _write_splits(place, (tokens[:cut], tokens[cut:]))
+        tokens = _encode_documents(texts, chosen)
+        return _write_splits(place, split(tokens, llmc=False))
 
     return use_or_make(folder, data_dir, chosen, source, write, note)
+
+
+def token_files(name: str, data_dir: str | Path, tokenizer: Tokenizer) -> str:
+    """The pattern of the token files to validate on that a user names: the name itself, or where it
+    is that of a text, the file made of all of it."""
+    if not is_text(name):
+        return spelled_out(name, "val")
+    texts, source = _documents(Path(name))
+
+    def write(place: Path, chosen: Tokenizer) -> dict[str, int]:
+        return _write_splits(place, {"val": _encode_documents(texts, chosen)})
+
+    folder = f"{Path(name).stem}-{source[:12]}-whole"
+    return use_or_make(folder, data_dir, tokenizer, source, write).val
+
+
+def _documents(path: Path) -> tuple[list[str], str]:
+    """The documents in a text of one's own, and the hash of their content."""
+    parts = re.split(END_OF_TEXT_LINE, read_file(path, MOST_TEXT))
+    texts = [part for part in parts if part.strip()]
+    if not texts:
+        raise LadderError(f"{path} holds no text")
+    return texts, hashlib.sha256("\0".join(texts).encode()).hexdigest()
+
+
+def _encode_documents(texts: Sequence[str], tokenizer: Tokenizer) -> np.ndarray:
+    begin = [] if tokenizer.eot is None else [tokenizer.eot]
+    return np.concatenate([np.array(begin + tokenizer.encode(text), np.uint16) for text in texts])
 
 
 def _tokenizer_or_bytes(
@@ -151,11 +176,11 @@ def _tokenizer_or_bytes(
         return tokenizers.ByteTokenizer(), note
 
 
-def _write_splits(place: Path, splits: tuple[np.ndarray, np.ndarray]) -> dict[str, int]:
-    """Write the tokens to train and to validate on; returns {file name: tokens}."""
+def _write_splits(place: Path, splits: Mapping[str, np.ndarray]) -> dict[str, int]:
+    """Write the tokens of "train" and "val", each to its file; returns {file name: tokens}."""
     remove_others(place, ())
     counts = {}
-    for which, tokens in zip(("train", "val"), splits, strict=True):
+    for which, tokens in splits.items():
         path = place.with_name(f"{place.name}_{which}.bin")
         write_tokens(path, tokens)
         counts[path.name] = len(tokens)
@@ -173,20 +198,14 @@ def encode_sections(text: str, tokenizer: Tokenizer) -> np.ndarray:
     An end-of-text token stands before each section, if the tokenizer has one; the blank line stays
     with the section before it (karpathy/llm.c, dev/data/tinyshakespeare.py).
     """
-    if tokenizer.eot is None:
-        return np.array(tokenizer.encode(text), dtype=np.uint16)
-    sections = text.split("\n\n")
-    tokens: list[int] = []
-    for i, section in enumerate(sections):
-        last = i + 1 == len(sections)
-        tokens += [tokenizer.eot, *tokenizer.encode(section if last else section + "\n\n")]
-    return np.array(tokens, dtype=np.uint16)
+    *sections, last = text.split("\n\n")
+    return _encode_documents([*(f"{section}\n\n" for section in sections), last], tokenizer)
 
 
-def split(tokens: np.ndarray, tokenizer: Tokenizer) -> tuple[np.ndarray, np.ndarray]:
-    """(training, validation): with GPT-2's tokens as llm.c, the first 32768 for validation, so that
-    losses can be compared; with others as nanoGPT, the last tenth."""
-    if tokenizer.name == "gpt2" and len(tokens) > 2 * LLMC_VALIDATION:
-        return tokens[LLMC_VALIDATION:], tokens[:LLMC_VALIDATION]
+def split(tokens: np.ndarray, llmc: bool) -> dict[str, np.ndarray]:
+    """Training and validation: as llm.c, the first 32768 for validation, so that losses can be
+    compared; or as nanoGPT, the last tenth."""
+    if llmc and len(tokens) > 2 * LLMC_VALIDATION:
+        return {"train": tokens[LLMC_VALIDATION:], "val": tokens[:LLMC_VALIDATION]}
     cut = int(0.9 * len(tokens))
-    return tokens[:cut], tokens[cut:]
+    return {"train": tokens[:cut], "val": tokens[cut:]}

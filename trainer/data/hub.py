@@ -13,7 +13,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from ladder.core.common.errors import LadderError
-from ladder.core.common.install import pip
+from ladder.core.common.install import install
 from trainer.data import download
 from trainer.data.download import DownloadError, Source
 
@@ -79,7 +79,7 @@ def documents(
     A file is downloaded into DATA/NAME/unread when it is needed, and removed when it is done; one
     of your own in DATA/NAME is used instead, and stays.
     """
-    parquet = _parquet()
+    parquet = pyarrow_parquet()
     files = list_files(text.repository, text.splits[split], ".parquet")
     for number, (path, sha256) in list(enumerate(files))[start[0] :]:
         file = PurePosixPath(path).name
@@ -96,7 +96,7 @@ def own_documents(
     files: Sequence[Path], start: Position = (0, 0)
 ) -> Iterator[tuple[Position, str]]:
     """The documents of Parquet files that are here, from `start` on, each with its position."""
-    parquet = _parquet()
+    parquet = pyarrow_parquet()
     for number, path in list(enumerate(files))[start[0] :]:
         for row, document in _rows(parquet, path, start[1] if number == start[0] else 0):
             yield (number, row), document
@@ -125,13 +125,14 @@ def _rows(parquet: Any, path: Path, first: int) -> Iterator[tuple[int, str]]:
         raise LadderError(f"{path} is no Parquet file with a column text ({error})") from None
 
 
-def _parquet() -> Any:
+def pyarrow_parquet() -> Any:
+    """The library that reads such files. Raises LadderError where it is missing."""
     try:
         import pyarrow.parquet
     except ImportError:
         raise LadderError(
             "the text comes as Parquet files, which the library pyarrow reads; it is not "
-            "installed: run " + pip("install 'pyarrow>=15'")
+            "installed: run " + install("data")
         ) from None
     return pyarrow.parquet
 

@@ -115,6 +115,14 @@ def _checked_count(file: io.BufferedReader, path: str | Path) -> int:
     return count
 
 
+def is_text(path: str | Path) -> bool:
+    """Whether a file holds text and not tokens: it has another suffix, and begins otherwise."""
+    if Path(path).suffix == ".bin" or not os.path.isfile(path):
+        return False
+    with open_regular(path) as file:
+        return file.read(4) != MAGIC.to_bytes(4, "little")
+
+
 def _what_else(path: Path, raw: bytes) -> str:
     """What a file most likely is that begins with these bytes, and what to do with it."""
     magic = int.from_bytes(raw[:4], "little")

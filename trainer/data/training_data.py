@@ -8,11 +8,18 @@ from typing import Any
 
 from ladder.core.common.errors import LadderError
 from trainer.data.benchmarks import prepare_benchmark
-from trainer.data.datasets import data_directory, play_instead, prepare
+from trainer.data.datasets import data_directory, play_instead, prepare, token_files
 from trainer.data.download import DownloadError
 from trainer.data.multiple_choice import Example
 from trainer.data.random_offsets import Loader, RandomOffsetLoader
-from trainer.data.token_files import TokenLoader, find_shards, pair_of, read_count, spelled_out
+from trainer.data.token_files import (
+    TokenLoader,
+    find_shards,
+    is_text,
+    pair_of,
+    read_count,
+    spelled_out,
+)
 from trainer.data.tokenizers import GPT2Tokenizer, Tokenizer, get_tokenizer
 from trainer.flags import Flags, TrainConfig
 
@@ -43,7 +50,7 @@ class Data:
 def with_available_text(flags: Flags) -> tuple[Flags, list[str]]:
     """Flags of the text that is trained on, which are others, with a note, where tinyshakespeare
     cannot be downloaded: a run is named for its text."""
-    if flags.train_data is None and flags.val_data is None:
+    if flags.uses_dataset:
         note = play_instead(flags.value("dataset"), data_directory(flags.data_dir))
         if note is not None:
             return dataclasses.replace(flags, dataset="play", tokenizer="bytes"), [note]
@@ -52,18 +59,22 @@ def with_available_text(flags: Flags) -> tuple[Flags, list[str]]:
 
 def open_data(flags: Flags, data_dir: Path, name: str) -> Data:
     """The token files named by -i and -j, or those prepared from --dataset by the tokenizer of this
-    name."""
-    if flags.train_data is None and flags.val_data is None:
+    name; of a text that -j names, those made of it."""
+    if flags.uses_dataset:
         prepared = prepare(flags.value("dataset"), data_dir, name)
         used = Path(prepared.train).parent.name  # another one if --dataset could not be downloaded
-        patterns, made_by = (used, prepared.train, prepared.val), prepared.tokenizer
+        made_by, val = prepared.tokenizer, prepared.val
+        if flags.val_data is not None:
+            val = token_files(flags.val_data, data_dir, made_by)
+        patterns = (used, prepared.train, val)
         return Data(*patterns, made_by.name, made_by, made_by.vocab, prepared.note)
     train, val = _token_files(flags)
     patterns = (train, train, val)
     try:
         tokenizer = get_tokenizer(name, data_dir)
+        patterns = (train, train, token_files(val, data_dir, tokenizer))
     except DownloadError as error:
-        if name != "gpt2":
+        if name != "gpt2" or is_text(val):
             raise
         # The size of the vocabulary is known without the file, and only samples need the rest.
         note = f"{error}: there will be no text samples"
@@ -73,6 +84,9 @@ def open_data(flags: Flags, data_dir: Path, name: str) -> Data:
 
 def _token_files(flags: Flags) -> tuple[str, str]:
     """The patterns of -i and -j; where one is missing, the other split of the same set."""
+    if is_text(text := flags.train_data or flags.val_data or ""):
+        flag = "-i" if flags.train_data else "-j"
+        raise LadderError(f"{flag} {text} is a text; name the text to train on by --dataset")
     splits, names = {"train": flags.train_data, "val": flags.val_data}, {"train": "-i", "val": "-j"}
     found = {split: spelled_out(name, split) for split, name in splits.items() if name is not None}
     if len(found) == 1:
@@ -119,7 +133,10 @@ def open_loaders(
         shuffle, llmc_order = config.shuffle, config.llmc_order
         return TokenLoader(data, *size, shuffle=shuffle, seed=seed, llmc_order=llmc_order, **turns)
 
-    val = TokenLoader(config.val_data, *size, shuffle=False, **turns)
+    # A text that is shorter than a batch is validated by fewer rows.
+    rows = [(read_count(path) - 1) // config.sequence for path in find_shards(config.val_data)]
+    few = max(1, min(config.batch, *rows)), config.sequence
+    val = TokenLoader(config.val_data, *few, shuffle=False, **turns)
     train_split = None
     if config.eval_train:
         train_split = TokenLoader(config.train_data, *size, shuffle=False, **turns)

@@ -167,7 +167,7 @@ class Generator:
 
     def __init__(self, step: Engine, prefill: Engine | None) -> None:
         self._step, self._prefill = step, prefill
-        self.B, self._P = step.program.B, step.program.config.context
+        self.B, self.context = step.program.B, step.program.config.context
         self._ahead = 1 if step.waits else AHEAD
 
     def warm_up(self) -> None:
@@ -198,10 +198,10 @@ class Generator:
         coins = [np.minimum(rng.random(tokens), 1 - 2**-24) for rng in rngs]
         done = 0
         while done < tokens and not stop():
-            windows = [window_of(window, self._P) for window in windows]
+            windows = [window_of(window, self.context) for window in windows]
             self._fill(windows, [row[done:] for row in coins])
             lengths = [len(window) for window in windows]
-            room = self._P + 1 - max(lengths)
+            room = self.context + 1 - max(lengths)
             for drawn in self._draw(lengths, min(room, tokens - done), stop):
                 if min(drawn) < 0:
                     raise NoChoice
@@ -212,12 +212,12 @@ class Generator:
 
     def _fill(self, windows: Sequence[Sequence[int]], coins: Sequence[np.ndarray]) -> None:
         """Write the windows and the next random numbers of the texts, and fill the cache."""
-        tokens = np.zeros((self.B, self._P + 1), np.int32)
-        numbers = np.zeros((self.B, self._P), np.float32)
+        tokens = np.zeros((self.B, self.context + 1), np.int32)
+        numbers = np.zeros((self.B, self.context), np.float32)
         last = np.array([len(window) - 1 for window in windows], np.int32)
         for b, (window, p) in enumerate(zip(windows, last, strict=True)):
             tokens[b, : p + 1] = window
-            some = coins[b][: self._P - p]
+            some = coins[b][: self.context - p]
             numbers[b, p : p + len(some)] = some
         self._step.write("window", tokens)
         self._step.write("coins", numbers)

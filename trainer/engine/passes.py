@@ -18,7 +18,13 @@ def write_batch(engine: Engine, loader: Loader, *, again: bool = False) -> None:
     """Hand the engine the next batch; with `again` always the first one."""
     if again:
         loader.reset()
-    tokens, targets = loader.next_batch()
+    write_rows(engine, *loader.next_batch())
+
+
+def write_rows(engine: Engine, tokens: np.ndarray, targets: np.ndarray) -> None:
+    """Hand the engine inputs and targets (n, T), n up to its B; zeros fill the other rows."""
+    if missing := engine.program.B - len(tokens):
+        tokens, targets = (np.pad(rows, ((0, missing), (0, 0))) for rows in (tokens, targets))
     engine.write("tokens", tokens)
     engine.write("targets", targets)
 
@@ -34,8 +40,7 @@ def write_rng(engine: Engine, seed: int, step: int, micro_step: int) -> None:
 def one_batch(engine: Engine, tokens: np.ndarray, targets: np.ndarray) -> tuple[np.ndarray, float]:
     """Forward and backward on one batch (B,T), gradients from 0; returns the logits (B,T,Vp) and
     the mean loss."""
-    engine.write("tokens", tokens)
-    engine.write("targets", targets)
+    write_rows(engine, tokens, targets)
     engine.write("dloss", np.array([1 / tokens.size], np.float32))
     engine.predict()
     logits = engine.read("logits").reshape(*tokens.shape, -1)  # `forward` leaves their gradient
@@ -45,10 +50,11 @@ def one_batch(engine: Engine, tokens: np.ndarray, targets: np.ndarray) -> tuple[
     return logits, fetch_loss(engine)()
 
 
-def fetch_loss(engine: Engine) -> Callable[[], float]:
-    """The mean of the losses of the last pass, summed in float64; the result waits for it."""
+def fetch_loss(engine: Engine, rows: int | None = None) -> Callable[[], float]:
+    """The mean of the losses of the last pass, or of its first rows, summed in float64; the result
+    waits for it."""
     losses = engine.fetch("losses")
-    return lambda: float(losses().mean(dtype=np.float64))
+    return lambda: float(losses()[:rows].mean(dtype=np.float64))
 
 
 def mean_loss(group: Group, what: str, losses: list[float]) -> float:
@@ -111,7 +117,7 @@ def validate(
     def submit(batch: int) -> Callable[[], float]:
         write_batch(engine, loader)
         engine.evaluate()
-        return fetch_loss(engine)
+        return fetch_loss(engine, loader.B)
 
     losses = own_batches(group, "validation", count, submit, stop)
     return None if losses is None else mean_loss(group, "the validation loss", losses)

@@ -270,8 +270,8 @@ def _find(source: str, data_dir: Path) -> Path:
         if path.is_dir():
             if not (path / WEIGHTS).exists():
                 raise LadderError(
-                    f"{path}: this folder holds no checkpoint and no {WEIGHTS}; "
-                    "a run writes checkpoints if it is given -n"
+                    f"{path}: this folder holds no checkpoint and no {WEIGHTS}; a run leaves its "
+                    "model at its end"
                 )
             return path / WEIGHTS
         if not re.fullmatch(r"[\w.-]+/[\w.-]+", source):

@@ -138,8 +138,8 @@ def run_directory(flags: Flags) -> Path:
     if flags.output is not None:
         return Path(flags.output)
     data = Path(flags.value("dataset")).stem
-    if named := flags.train_data or flags.val_data:
-        data = Path(named).parent.name or "data"
+    if not flags.uses_dataset:
+        data = Path(flags.train_data or flags.val_data or "").parent.name or "data"
     return Path("runs") / f"{Path(flags.value('model')).stem}-{data}"
 
 

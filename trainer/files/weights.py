@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ladder.core.common.errors import LadderError
+from ladder.core.common.files import read_json
 from trainer.data.download import DownloadError
 from trainer.data.tokenizers import Tokenizer, get_tokenizer
 from trainer.files import checkpoint, huggingface, kept_model, llmc_files
@@ -90,16 +91,17 @@ def refuse_random(name: str, model: Model) -> None:
     note = model.note or "it has random weights"
     remedy = "; train first, then name the run's folder or a model file by -e"
     if note.startswith(missing):
-        remedy = ", or that of a run that you trained with -n"
+        remedy = ", or that of a run"
     raise LadderError(f"-e {name}: {note.removeprefix(missing)}{remedy}")
 
 
 def open_file(path: Path, data_dir: Path) -> Model:
-    """A model from llm.c's `.bin`, Hugging Face safetensors, or the newest checkpoint of a run."""
+    """A model from llm.c's `.bin`, Hugging Face safetensors, or the folder of a run."""
     _refuse_missing(path)
     if path.suffix == ".bin":
         return Model(*llmc_files.load_model(path), str(path))
-    if path.is_dir() and (step := checkpoint.latest(path)) is not None:
+    folder, step = _newest(path)
+    if step is not None:
         tensors, state = checkpoint.load(path, step)
         shape = shape_of(tensors, state)
         pieces = (
@@ -109,13 +111,22 @@ def open_file(path: Path, data_dir: Path) -> Model:
         source = f"{path}, step {step}"
         return Model(shape, pieces, source, tokenizer=tokenizer_in(state))
     if path.suffix == ".safetensors" or path.is_dir():
-        folder = kept_model.find(path) or path
         opened = huggingface.load_huggingface(folder, data_dir)
         return Model(*opened, str(folder), tokenizer=huggingface.tokenizer_of(folder))
     raise LadderError(
         f"-e {path}: not a kind of file that holds a model; those are llm.c's .bin, .safetensors, "
         "and the folder of a run"
     )
+
+
+def _newest(path: Path) -> tuple[Path, int | None]:
+    """Where the model of a run's folder is: the model that it has left, or if that is newer, the
+    checkpoint of this step. Any other path is what it is."""
+    left, step = kept_model.find(path), checkpoint.latest(path) if path.is_dir() else None
+    if left is not None and step is not None:
+        written = max(folder.stat().st_mtime_ns for folder in path.glob("step_*"))
+        step = step if written > left.stat().st_mtime_ns else None
+    return (path, step) if step is not None else (left or path, None)
 
 
 def _refuse_missing(path: Path) -> None:
@@ -132,9 +143,10 @@ def tokenizer_of(name: str) -> str:
         return SIZES[name].tokenizer
     path = Path(name)
     _refuse_missing(path)  # before a tokenizer's vocabulary is downloaded for it
-    if path.is_dir() and (step := checkpoint.latest(path)) is not None:
+    folder, step = _newest(path)
+    if step is not None:
         return tokenizer_in(checkpoint.load(path, step)[1]) or "gpt2"
-    return huggingface.tokenizer_of(kept_model.find(path) or path) or "gpt2"
+    return huggingface.tokenizer_of(folder) or "gpt2"
 
 
 def tokenizer_in(state: Mapping[str, Any]) -> str | None:
@@ -142,12 +154,13 @@ def tokenizer_in(state: Mapping[str, Any]) -> str | None:
     return str(state.get("tokenizer") or "") or None
 
 
-def text_of(path: Path) -> str | None:
-    """The pattern of the token files that the run in a folder was trained on; None where no
-    checkpoint names it."""
-    step = checkpoint.latest(path) if path.is_dir() else None
-    config = {} if step is None else checkpoint.load(path, step)[1].get("config", {})
-    return config.get("train_data") or None
+def settings_of(run: Path) -> dict[str, Any]:
+    """The texts and the length of rows that the config.json in a run's folder names; less where it
+    is a stranger's, or there is none."""
+    record = read_json(path) if (path := run / "config.json").is_file() else {}
+    kinds = {"train_data": str, "val_data": str, "sequence": int}
+    items = record.items() if isinstance(record, dict) else ()
+    return {name: value for name, value in items if type(value) is kinds.get(name)}
 
 
 def state_of(shape: ModelConfig) -> dict[str, Any]:

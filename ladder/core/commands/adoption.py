@@ -21,14 +21,15 @@ def add_to(commands: Commands) -> None:
     parser.add_argument("--op", required=True, help=OP_HELP)
     repeated = {
         "--arg": ("THEIRS=OURS", "what an argument of theirs is: an argument of the op, a number, "
-                  "nullptr, or an expression such as 'scale[0]'; may be given several times"),
+                  "nullptr, or an expression such as 'scale[0]'"),
         "--scratch": ("'float32 NAME[N, C]'", "a buffer of the kernel's own"),
         "--fill": ("'NAME = 0'", "a buffer to set before the kernel runs"),
         "--then": ("'NAME += VALUE'", "a buffer to change after it has run"),
         "--needs": ("'C % 4 == 0'", "what shapes and types must meet"),
     }  # fmt: skip
+    group = parser.add_argument_group("arguments and buffers; each may be given several times")
     for flag, (metavar, meaning) in repeated.items():
-        parser.add_argument(flag, action="append", default=[], metavar=metavar, help=meaning)
+        group.add_argument(flag, action="append", default=[], metavar=metavar, help=meaning)
     once = {
         "--grid": "blocks, such as 'ceil_div(N, 256)'; with --block, where the host code does not "
         "give the launch",
@@ -36,8 +37,9 @@ def add_to(commands: Commands) -> None:
         "--shared": "bytes of dynamic shared memory",
         "--template": "template arguments, such as '64, 8'",
     }
+    group = parser.add_argument_group("the launch")
     for flag, meaning in once.items():
-        parser.add_argument(flag, default="", help=meaning)
+        group.add_argument(flag, default="", help=meaning)
     parser.add_argument("-o", "--output", metavar="FILE", help="default: KERNEL.cu, here")
 
 

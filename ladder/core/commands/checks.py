@@ -1,18 +1,23 @@
 """What holds: `check` rungs against the reference, `lint` their text; `doctor` on this machine."""
 
 import argparse
+import dataclasses
+import functools
 import math
 import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 from rich.markup import escape
 
 from ladder.core.commands.options import (
     RUNG_HELP,
     Commands,
+    Output,
     add_device_options,
+    add_format,
     console,
     matching,
     shape_of,
@@ -35,25 +40,27 @@ def add_to(commands: Commands) -> None:
     parser.add_argument("op", help="an op, or a layer")
     parser.add_argument("rung", nargs="?", help=f"{RUNG_HELP}; default: all")
     add_device_options(parser)
-    parser.add_argument(
+    group = parser.add_argument_group("how closely it looks")
+    group.add_argument(
         "--seconds",
         type=_seconds,
         default=sandbox.SECONDS,
         help="time limit for your own kernel; default %(default)g",
     )
-    parser.add_argument(
+    group.add_argument(
         "--coverage",
         action="store_true",
         help="on the emulator, how often the branches and loops of a rung run at these shapes",
     )
-    parser.add_argument(
+    group.add_argument(
         "--warp",
         type=int,
         default=32,
         choices=(32, 64),
         help="lanes of the emulator's warps; default 32, and for a rung 64 in one order of threads",
     )
-    parser.add_argument("-v", "--verbose", action="store_true", help="one line for each shape")
+    group.add_argument("-v", "--verbose", action="store_true", help="one line for each shape")
+    add_format(parser, "reports, each on a rung, with an outcome for each shape, type and case")
 
     parser = commands.add("lint", lint_files)
     parser.add_argument(
@@ -72,21 +79,29 @@ def check_rungs(options: argparse.Namespace) -> int:
         if options.device != Emulated.kind:
             raise LadderError("--warp sets the emulator's width; add --device emulated")
         options.device = "emulated:64"
-    failed = False
+    failed, output = False, Output(options)
     pool = ThreadPoolExecutor(os.cpu_count())
     try:
-        for ladder in _ladders(options):
-            reports = _check_ladder(ladder, options, pool)
+        for ladder in _ladders(options, output):
+            reports = _check_ladder(ladder, options, pool, output)
             for report, spots in _covered(ladder, options) if options.coverage else reports:
                 failed |= not report.passed
-                _print_report(report, options.verbose)
-                _print_spots(spots)
+                show = functools.partial(_print_report, report, options.verbose, spots)
+                output.add(show, [_as_json(report, spots)])
     finally:
         pool.shutdown(cancel_futures=True)
+    output.end()
     return int(failed)
 
 
-def _ladders(options: argparse.Namespace) -> list[Ladder]:
+def _as_json(report: check.Report, spots: Sequence[Spot]) -> dict[str, Any]:
+    found = {**dataclasses.asdict(report), "passed": report.passed}
+    for outcome in found["outcomes"]:  # JSON has no NaN
+        outcome["error"] = outcome["error"] if math.isfinite(outcome["error"]) else None
+    return {**found, "coverage": [dataclasses.asdict(spot) for spot in spots]}
+
+
+def _ladders(options: argparse.Namespace, output: Output) -> list[Ladder]:
     """The ladders of an op or layer. Where a rung is named, those of a layer that have it; says why
     the others are left out. Raises LadderError where none has it."""
     found = matching(options.op)
@@ -96,7 +111,7 @@ def _ladders(options: argparse.Namespace) -> list[Ladder]:
     if all(lacking):
         raise LadderError("; ".join(lacking))
     for why in filter(None, lacking):
-        print(f"left out: {why}")
+        output.remark(f"left out: {why}")
     return [ladder for ladder, why in zip(found, lacking, strict=True) if not why]
 
 
@@ -112,7 +127,9 @@ def _why_not(ladder: Ladder, which: str) -> str:
 Checked = tuple[check.Report, Sequence[Spot]]  # the counts of branches and loops, if they count
 
 
-def _check_ladder(ladder: Ladder, options: argparse.Namespace, pool: Executor) -> Iterator[Checked]:
+def _check_ladder(
+    ladder: Ladder, options: argparse.Namespace, pool: Executor, output: Output
+) -> Iterator[Checked]:
     """The reports, one after the other; the pool compiles what comes next in the meantime."""
     dtypes, name = options.dtype, ladder.op.name
     shapes = [shape_of(ladder, options)] if options.shape else None
@@ -124,7 +141,9 @@ def _check_ladder(ladder: Ladder, options: argparse.Namespace, pool: Executor) -
     if options.rung:
         rungs = [ladder.rung(options.rung)]
     else:
-        rungs = [rung for rung in ladder.on(device) if _for_device(ladder, rung, device, dtypes)]
+        rungs = [
+            rung for rung in ladder.on(device) if _for_device(ladder, rung, device, dtypes, output)
+        ]
     compile_ahead(pool, check.runs(ladder, rungs, device, dtypes, shapes))
     for rung in rungs:
         yield _check_rung(ladder, rung, device, dtypes, shapes), ()
@@ -164,26 +183,19 @@ def _covered(ladder: Ladder, options: argparse.Namespace) -> Iterator[Checked]:
             yield report, device.coverage(rung)
 
 
-def _print_spots(spots: Sequence[Spot]) -> None:
-    screen = console()
-    for spot in spots:
-        text = f"{spot.line:6}  {spot.kind:5}  {spot.text}: {spot.summary}"
-        mark = f"  <- {spot.never}" if spot.never else ""
-        style = "yellow" if mark else ""
-        screen.print(text + mark, style=style, highlight=False, markup=False, soft_wrap=True)
-
-
-def _for_device(ladder: Ladder, rung: Rung, device: Device, dtypes: Sequence[str] | None) -> bool:
+def _for_device(
+    ladder: Ladder, rung: Rung, device: Device, dtypes: Sequence[str] | None, output: Output
+) -> bool:
     """Whether a rung is for this device in any of the real types; says so if it is not."""
     targets = [device.target(DTYPES[dtype]) for dtype in dtypes or ladder.op.reals]
     if any(rung.claims(target) for target in targets):
         return True
     needs = "; ".join(rung.conditions())
-    print(f"{ladder.op.name} {rung.label} needs {needs}: not for {device.name}, left out")
+    output.remark(f"{ladder.op.name} {rung.label} needs {needs}: not for {device.name}, left out")
     return False
 
 
-def _print_report(report: check.Report, verbose: bool) -> None:
+def _print_report(report: check.Report, verbose: bool, spots: Sequence[Spot]) -> None:
     screen = console()
     text = str(report).replace(f"{Path.cwd()}{os.sep}", "")  # files as they were named
     style = "green" if report.passed else "bold red"
@@ -193,6 +205,11 @@ def _print_report(report: check.Report, verbose: bool) -> None:
             detail = outcome.detail if verbose else outcome.detail.partition("\n")[0]
             text = f"    {outcome.label}: {outcome.status}{': ' if detail else ''}{detail}"
             screen.print(text, highlight=False, markup=False, soft_wrap=True)
+    for spot in spots:
+        text = f"{spot.line:6}  {spot.kind:5}  {spot.text}: {spot.summary}"
+        mark = f"  <- {spot.never}" if spot.never else ""
+        style = "yellow" if mark else ""
+        screen.print(text + mark, style=style, highlight=False, markup=False, soft_wrap=True)
 
 
 def lint_files(options: argparse.Namespace) -> int:

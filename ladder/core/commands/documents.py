@@ -3,9 +3,7 @@
 import argparse
 
 from ladder.core.commands.options import Commands
-from ladder.core.common.errors import LadderError
-from ladder.core.common.install import install
-from ladder.core.show import pages
+from ladder.core.show import pages, working_copy
 
 
 def add_to(commands: Commands) -> None:
@@ -16,6 +14,9 @@ def add_to(commands: Commands) -> None:
 
     parser = commands.add("notebooks", run_notebooks)
     parser.add_argument("name", nargs="*", help="such as 00_start; default: all")
+    parser.add_argument(
+        "--copy", action="store_true", help="only copy them to my/, where what you saved stays"
+    )
 
 
 def write_docs(options: argparse.Namespace) -> int:
@@ -30,10 +31,11 @@ def write_docs(options: argparse.Namespace) -> int:
 
 def run_notebooks(options: argparse.Namespace) -> int:
     """Run notebooks from top to bottom, and save them with what comes out."""
-    try:
-        from ladder.core.show import execute
-    except ImportError as error:
-        raise LadderError(f"{error.name} is missing: {install('notebooks')}") from None
+    if options.copy:
+        print("\n".join([*working_copy.renew(), f"your notebooks: {working_copy.FOLDER}"]))
+        return 0
+    from ladder.core.show import execute  # which takes packages that the other commands do not
+
     for path in execute.notebooks(options.name):
         execute.renew(path)
         print(f"{path.relative_to(pages.ROOT)}: {path.stat().st_size >> 10} KB", flush=True)

@@ -17,7 +17,9 @@ from ladder.core.common.errors import LadderError
 from ladder.core.common.files import atomic_write
 from ladder.core.contract.op import DTYPES
 from ladder.core.device.cuda import compiler
-from ladder.core.show import export
+from ladder.core.show import export, export_torch
+
+SUFFIXES = {"nvcc": ".cu", "torch": ".py"}
 
 
 def add_to(commands: Commands) -> None:
@@ -28,17 +30,24 @@ def add_to(commands: Commands) -> None:
         "--arch", default="sm_90a", help="sm_75, sm_80, sm_90a, ...; default sm_90a"
     )
     parser.add_argument(
+        "--to",
+        choices=SUFFIXES,
+        default="nvcc",
+        help="nvcc: a .cu file with main(); torch: a .py file with a function of tensors, which "
+        "PyTorch's load_inline compiles; default nvcc",
+    )
+    parser.add_argument(
         "-o",
         dest="output",
         type=Path,
-        metavar="FILE.cu",
-        help="replaces FILE.cu if it is there; default: a new file, here, such as "
+        metavar="FILE",
+        help="replaces FILE if it is there; default: a new file, here, such as "
         "layernorm_forward_3.cu",
     )
 
 
 def export_rung(options: argparse.Namespace) -> int:
-    """Write a rung as one .cu file whose main() checks and times it; needs no GPU."""
+    """Write a rung as one file that checks itself, for nvcc or PyTorch; needs no GPU."""
     ladder, rung = op_and_rung(options)
     target_of = functools.partial(compiler.typical_target, options.arch)
     target = target_of(DTYPES[dtype_of(ladder, rung, options, target_of)])
@@ -46,17 +55,24 @@ def export_rung(options: argparse.Namespace) -> int:
         dims = shape_of(ladder, options)
     else:
         dims = export.default_shape(ladder.op, rung, target)
-    path = options.output or Path(export.file_name(ladder.op, rung))
+    suffix = SUFFIXES[options.to]
+    path = options.output or Path(export.file_name(ladder.op, rung, suffix))
     if path.is_dir():
         raise LadderError(f"-o {path} is a folder; name a file")
     if path.exists() and not options.output:  # it may have been edited since it was exported
-        raise LadderError(f"{path} exists already; choose another name, or replace it: -o FILE.cu")
-    command = export.build_command(path, target)
+        raise LadderError(f"{path} exists already; choose another name, or replace it: -o FILE")
+    if path.suffix != suffix:
+        raise LadderError(f"{path}: a file for {options.to} ends in {suffix}; rename it")
     if rung.path is not None and path.resolve() == rung.path.resolve():
         raise LadderError(f"{path} is the rung itself; give the program another name by -o")
-    text = export.export(ladder, rung, dims, target)
+    to = export if options.to == "nvcc" else export_torch
+    text = to.export(ladder, rung, dims, target)
     with atomic_write(path) as file:
         file.write(text.encode())
+    if options.to == "torch":
+        print(f"written to {path}; where PyTorch with CUDA and nvcc are, check it with")
+        print(shlex.join(["python", str(path)]))
+        return 0
     print(f"written to {path}; build it with")
-    print(shlex.join(command))
+    print(shlex.join(export.build_command(path, target)))
     return 0

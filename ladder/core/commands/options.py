@@ -1,8 +1,11 @@
 """What the commands share: how they are added, and the options of a call (device, dtype, shape)."""
 
 import argparse
+import json
 import os
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import numpy as np
 from rich.console import Console
@@ -25,7 +28,8 @@ class Commands:
     """The commands of `python -m ladder`; each module of this folder adds its own."""
 
     def __init__(self, parser: Parser) -> None:
-        self._parsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+        parser.set_defaults(run=lambda _: parser.parse_args(["--help"]))  # where none is named
+        self._parsers = parser.add_subparsers(dest="command", metavar="COMMAND")
 
     def add(self, name: str, run: Run) -> Parser:
         """A command; the first line of the docstring of `run` is its help."""
@@ -56,17 +60,19 @@ def op_and_rung(options: argparse.Namespace) -> tuple[Ladder, Rung]:
 
 def add_device_options(parser: Parser) -> None:
     """--device, --dtype and --shape of a command that may run all of an op."""
-    parser.add_argument(
+    group = parser.add_argument_group("where it runs, and on what")
+    group.add_argument(
         "--device",
         default=default_device(),
         help="cpu, emulated, cuda, cuda:1 or several (cuda:0,1), hip (AMD), or isa:gfx1100 (AMD's "
         "machine code on the CPU, slowly); default: the GPU, or emulated without one",
     )
-    add_call_options(parser, "types of `real`; default: all that the op has")
+    add_call_options(group, "types of `real`; default: all that the op has")
 
 
 def add_call_options(
-    parser: Parser, dtype: str = "type of `real`; default: the first that the rung takes"
+    parser: argparse._ActionsContainer,
+    dtype: str = "type of `real`; default: the first that the rung takes",
 ) -> None:
     """--dtype and --shape of a command that looks at one call of a rung."""
     parser.add_argument("--dtype", type=_dtypes, metavar="fp32,fp16,bf16", help=dtype)
@@ -128,6 +134,38 @@ def dtype_of(
     """The type that --dtype gives, or the first of the op's that the rung is written for."""
     reals: list[str] = options.dtype or list(ladder.op.reals)
     return next((name for name in reals if rung.claims(target_of(DTYPES[name]))), reals[0])
+
+
+def add_format(parser: Parser, lists: str) -> None:
+    """--format of a command that prints by `Output`. `lists`: what its JSON is a list of."""
+    parser.add_argument(
+        "--format",
+        choices=("text", "json"),
+        default="text",
+        help=f"json: one list, of {lists}; remarks go to stderr. Default text",
+    )
+
+
+class Output:
+    """What a command has found: as text while it finds it, or as one list of JSON at its end."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self._found: list[Any] | None = None if options.format == "text" else []
+
+    def add(self, show: Callable[[], None], found: Iterable[Any]) -> None:
+        """Elements of the list; `show` prints them as text."""
+        if self._found is None:
+            show()
+        else:
+            self._found += found
+
+    def remark(self, line: str) -> None:
+        """A line for people alone."""
+        print(line, file=sys.stdout if self._found is None else sys.stderr, flush=True)
+
+    def end(self) -> None:
+        if self._found is not None:
+            print(json.dumps(self._found, indent=1, default=str))
 
 
 class _Screen(Console):

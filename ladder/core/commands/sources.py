@@ -1,6 +1,8 @@
 """What there is to read: `list` the ladders, `show` a rung, `diff` two of them."""
 
 import argparse
+from collections.abc import Sequence
+from typing import Any
 
 from rich.markup import escape
 from rich.syntax import Syntax
@@ -10,6 +12,8 @@ from ladder.core.commands.options import (
     OP_HELP,
     RUNG_HELP,
     Commands,
+    Output,
+    add_format,
     add_op_and_rung,
     console,
     matching,
@@ -41,6 +45,7 @@ ALL = "With an op or a layer, the list says on which GPUs and shapes each rung r
 def add_to(commands: Commands) -> None:
     parser = commands.add("list", list_ladders)
     parser.add_argument("op", nargs="?", help="an op (layernorm.forward) or a layer (layernorm)")
+    add_format(parser, "ops with their rungs and what these need")
 
     parser = commands.add("show", show)
     add_op_and_rung(parser)
@@ -64,14 +69,42 @@ def add_to(commands: Commands) -> None:
 def list_ladders(options: argparse.Namespace) -> int:
     """Every op and its rungs, or those of one op or layer, and what they need."""
     chosen = matching(options.op) if options.op else list(ladders().values())
+    output = Output(options)
+    output.add(lambda: _print_list(chosen, options.op is not None), map(_described, chosen))
+    output.end()
+    return 0
+
+
+def _described(ladder: Ladder) -> dict[str, Any]:
+    """What --format json says of a ladder."""
+    op = ladder.op
+    rungs = [
+        {
+            "rung": rung.id,
+            "name": rung.slug,
+            "idea": rung.idea,
+            "after": " ".join(filter(None, rung.after or ())),
+            "library": rung.library,
+            "remarks": tables.remarks(rung).strip(" _()"),
+            "runs_on": runs_on(rung, op.reals),
+            "needs": rung.shape_conditions(),
+            "file": rung.path,
+        }
+        for rung in ladder.rungs
+    ]
+    about = {"op": op.name, "summary": op.summary, "dims": op.dims, "reals": op.reals}
+    return {**about, "rungs": rungs}
+
+
+def _print_list(chosen: Sequence[Ladder], whole: bool) -> None:
     # The list of all is long enough without what rungs need.
-    titles = ("rung", "idea", "runs on", "needs")[: 4 if options.op else 2]
+    titles = ("rung", "idea", "runs on", "needs")[: 4 if whole else 2]
     trees = [list(source_code.tree(ladder)) for ladder in chosen]
     width = max(len(branch + name) for tree in trees for branch, name, _ in tree)
     screen, said = console(), ""
     for ladder, tree in zip(chosen, trees, strict=True):
         screen.print(f"[bold]{ladder.op.name}[/]: {escape(ladder.op.summary)}", highlight=False)
-        table = Table(box=None, show_header=bool(options.op), pad_edge=True)
+        table = Table(box=None, show_header=whole, pad_edge=True)
         for title in titles:  # ids whole, also in a narrow terminal: they are there to be typed
             first = title == "rung"
             table.add_column(
@@ -91,9 +124,8 @@ def list_ladders(options: argparse.Namespace) -> int:
     legend = [LEGEND, *(f"{remark}: {why}." for remark, why in REMARKS.items() if remark in said)]
     if any(not rung.number for ladder in chosen for rung in ladder.rungs):
         legend.append(LIBRARIES)
-    legend.append(NEEDS if options.op else ALL)
+    legend.append(NEEDS if whole else ALL)
     screen.print("\n[dim]" + "\n".join(legend) + "[/]", highlight=False)
-    return 0
 
 
 def show(options: argparse.Namespace) -> int:

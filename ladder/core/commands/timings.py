@@ -2,48 +2,80 @@
 
 import argparse
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
-from ladder.core.commands.options import OP_HELP, Commands, add_device_options, matching, shape_of
+from ladder.core.commands.options import (
+    OP_HELP,
+    Commands,
+    Output,
+    add_device_options,
+    add_format,
+    matching,
+    shape_of,
+)
 from ladder.core.common.errors import LadderError
+from ladder.core.common.install import install
 from ladder.core.contract.device import Device
 from ladder.core.contract.ladder import Ladder, find, find_rung, ladders
-from ladder.core.contract.op import format_dims
+from ladder.core.contract.op import Dims, format_dims
 from ladder.core.contract.rung_file import Rung
 from ladder.core.device.open import default_device, open_device
 from ladder.core.measure import bench, latency, pick, pick_cache, results
 from ladder.core.measure.torch_baselines import BASELINES
 from ladder.core.verify import sandbox
 
+HOW = (
+    "A time is the median of many calls in a CUDA graph, between two events; the second one waits "
+    "for all that the calls have launched. The calls take several sets of random inputs in turn, "
+    "together larger than the L2 cache, so that none finds its own there. A kernel of your own is "
+    "checked before. The result is checked after. PyTorch, where it is installed with CUDA "
+    f"({install('torch')}), does the same work in the same way."
+)
+
 
 def add_to(commands: Commands) -> None:
     parser = commands.add("bench", bench_ladders)
+    parser.epilog = HOW
     parser.add_argument("op", nargs="*", help="ops or layers")
-    parser.add_argument("--all", action="store_true", help="every op")
-    parser.add_argument("--rung", nargs="+", default=[], help="only these; ids or .cu files")
     add_device_options(parser)
-    parser.add_argument(
+    group = parser.add_argument_group("what is timed")
+    group.add_argument("--all", action="store_true", help="every op")
+    group.add_argument("--rung", nargs="+", default=[], help="only these; ids or .cu files")
+    group.add_argument(
         "--define", metavar="NAME=V,V", help="one rung, with each value of a constant: BLOCK=32,64"
     )
-    parser.add_argument(
+    group.add_argument(
         "--peers", action="store_true", help="PyTorch alone, beside what is kept of the rungs"
     )
-    parser.add_argument(
+    group.add_argument(
         "--joules", action="store_true", help="mJ of a call, too, in turns: 8 seconds for each rung"
     )
-    parser.add_argument("--save", action="store_true", help="write to doc/results/<gpu>.json")
+    group = parser.add_argument_group("what is kept")
+    group.add_argument(
+        "--save",
+        nargs="?",
+        const=True,
+        type=_json_file,
+        metavar="FILE.json",
+        help="add the times to this file, and compare with those in it; without a name, to "
+        f"{results.FOLDER / '<gpu>.json'}, which takes the repository's own rungs only",
+    )
+    add_format(parser, "measurements, as doc/results holds them")
 
     parser = commands.add("pick", pick_rung)
     parser.add_argument("op", nargs="?", help=OP_HELP)
     add_device_options(parser)
-    parser.add_argument("--library", action="store_true", help="vendor libraries may be chosen")
-    parser.add_argument("--deterministic", action="store_true", help="the same bits every time")
-    parser.add_argument("--tf32", action="store_true", help="float32 may be multiplied as TF32")
-    parser.add_argument("--fresh", action="store_true", help="measure again")
-    parser.add_argument(
+    group = parser.add_argument_group("which may be chosen")
+    group.add_argument("--library", action="store_true", help="vendor libraries may be chosen")
+    group.add_argument("--deterministic", action="store_true", help="the same bits every time")
+    group.add_argument("--tf32", action="store_true", help="float32 may be multiplied as TF32")
+    group = parser.add_argument_group("what is kept")
+    group.add_argument("--fresh", action="store_true", help="measure again")
+    group.add_argument(
         "--save", action="store_true", help="keep all that was picked here, in doc/results/picks"
     )
-    parser.add_argument(
+    group.add_argument(
         "--prune", action="store_true", help="drop what is kept there of rungs that have changed"
     )
 
@@ -52,54 +84,101 @@ def add_to(commands: Commands) -> None:
 
 
 def bench_ladders(options: argparse.Namespace) -> int:
-    """Time rungs beside the roof and PyTorch; --save keeps the numbers in doc/results."""
+    """Time rungs, or kernels of your own, beside the roof and PyTorch (needs a GPU)."""
     device = open_device(options.device)
-    if options.save and not device.is_gpu:
+    if options.save and device.measurable and not device.is_gpu:
         raise LadderError(f"--save keeps times of a GPU only; device {device.name} is not one")
     chosen = [ladder for name in options.op for ladder in matching(name)]
     chosen = chosen or (list(ladders().values()) if options.all else [])
     if not chosen:
         raise LadderError("name an op or a layer to measure, or give --all")
+    output = Output(options)
     if options.peers:
-        return _bench_torch(chosen, device, options)
+        return _bench_torch(chosen, device, options, output)
     rungs = [find_rung(chosen[0].op.name, which) for which in options.rung]
     if rungs and len(chosen) > 1:
         raise LadderError(f"--rung needs one op, and {' '.join(options.op)} are several")
     for rung in rungs:
         if rung.is_own_file:
-            if options.save:
-                raise LadderError(f"--save keeps the repository's own rungs, not {rung.path}")
+            if options.save is True:
+                raise LadderError(
+                    f"--save without a name keeps the repository's own rungs, not {rung.path}; "
+                    "name a file: --save mine.json"
+                )
             sandbox.require(chosen[0].op.name, rung, options.device)
     if options.define:
         rungs = _variants(rungs, options.define, options.save)
     roofs, problems = bench.Roofs(device), []
 
     def say(line: str, wrong: bool) -> None:
-        bench.tell(line)
+        output.remark(line)
         problems.extend([line] if wrong else [])
 
-    for ladder in chosen:
-        dims = shape_of(ladder, options)
-        known = (name for name, bench_dims in ladder.op.bench.items() if bench_dims == dims)
-        shapes = {next(known, format_dims(dims)): dims} if options.shape else None
+    shapes = [_shape(ladder, options) for ladder in chosen]
+    bench.refuse_emulated(device)
+    if not device.is_gpu:
+        seconds = bench.forecast(zip(chosen, shapes, strict=True), device, options.dtype)
+        output.remark(f"on the CPU this takes about {max(seconds, 5):.0f} seconds")
+    for ladder, named in zip(chosen, shapes, strict=True):
         for measurement in bench.bench(
-            ladder, device, options.dtype, shapes, rungs or None, roofs, say, options.joules
+            ladder, device, options.dtype, named, rungs or None, roofs, say, options.joules
         ):
-            if options.save:
-                print(f"written to {results.record(device.description(), measurement)}")
+            _keep(device.description(), measurement, options, output)
+    output.end()
     return int(bool(problems))
 
 
-def _bench_torch(chosen: Sequence[Ladder], device: Device, options: argparse.Namespace) -> int:
+def _shape(ladder: Ladder, options: argparse.Namespace) -> dict[str, Dims] | None:
+    """The shape that --shape gives, by its name; None without."""
+    dims = shape_of(ladder, options)
+    known = (name for name, bench_dims in ladder.op.bench.items() if bench_dims == dims)
+    return {next(known, format_dims(dims)): dims} if options.shape else None
+
+
+def _keep(
+    device: Mapping[str, str | int],
+    measurement: results.Measurement,
+    options: argparse.Namespace,
+    output: Output,
+) -> None:
+    """Print a measurement if it is asked for as JSON, save it, and compare it with the one before
+    in a file of the user's own."""
+    output.add(lambda: None, [measurement])
+    if not options.save:
+        return
+    file = None if options.save is True else options.save
+    before = results.before(device, measurement, file)
+    us = {results.who(row): row["median_us"] for row in before["rows"]} if file and before else {}
+    for row in measurement["rows"]:
+        if (earlier := us.get(who := results.who(row))) is not None:
+            output.remark(
+                f"{measurement['op']} {who}, {measurement['shape']}, {measurement['dtype']}: "
+                f"{row['median_us'] / earlier:.3f} of the {earlier:.2f} us before"
+            )
+    output.remark(f"written to {results.record(device, measurement, file)}")
+
+
+def _json_file(text: str) -> Path:
+    if not text.endswith(".json"):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no name that ends in .json; write ops before --save"
+        )
+    return Path(text)
+
+
+def _bench_torch(
+    chosen: Sequence[Ladder], device: Device, options: argparse.Namespace, output: Output
+) -> int:
     """Time PyTorch at the shapes and in the types at which rungs were measured on such a GPU."""
     if options.rung or options.define:
         raise LadderError("--peers times PyTorch alone; leave out --rung and --define")
     bench.refuse_emulated(device)
-    content = results.of(device.description())
+    file = None if options.save in (None, True) else options.save
+    content = results.of(device.description(), file)
     for ladder in chosen:
         op = ladder.op
         if op.name not in BASELINES:
-            print(f"{op.name}: PyTorch has no call that is compared with it")
+            output.remark(f"{op.name}: PyTorch has no call that is compared with it")
             continue
         kept = [
             measurement
@@ -115,12 +194,12 @@ def _bench_torch(chosen: Sequence[Ladder], device: Device, options: argparse.Nam
             )
         for measurement in kept:
             renewed = bench.renew_baselines(measurement)
-            if options.save:
-                print(f"written to {results.record(content['device'], renewed)}")
+            _keep(content["device"], renewed, options, output)
+    output.end()
     return 0
 
 
-def _variants(rungs: Sequence[Rung], define: str, save: bool) -> list[Rung]:
+def _variants(rungs: Sequence[Rung], define: str, save: Path | bool | None) -> list[Rung]:
     """The rung with each of the values that --define names."""
     name, _, values = define.partition("=")
     if not re.fullmatch(r"\d+(,\d+)*", values):

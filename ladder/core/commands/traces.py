@@ -1,12 +1,15 @@
 """What a rung does: `trace` counts its memory accesses, `ncu` says how to profile it."""
 
 import argparse
+import dataclasses
 import functools
 from pathlib import Path
 
 from ladder.core.commands.options import (
     Commands,
+    Output,
     add_call_options,
+    add_format,
     add_op_and_rung,
     console,
     dtype_of,
@@ -32,6 +35,7 @@ def add_to(commands: Commands) -> None:
     parser.add_argument(
         "--picture", metavar="FILE", help="also draw which lane touches what (an SVG file)"
     )
+    add_format(parser, "counts, each of a source line and a buffer")
 
     parser = commands.add("ncu", how_to_profile)
     add_op_and_rung(parser)
@@ -48,8 +52,10 @@ def trace_rung(options: argparse.Namespace) -> int:
     dtype = dtype_of(ladder, rung, options, Emulated(warp=options.warp).target)
     report = trace.trace(ladder, rung, dtype, dims, options.warp)
     title = f"{options.op} {rung.label}, {format_dims(dims)}, {dtype}"
-    print(title)
-    console().print(trace.table(report, rung))
+    output = Output(options)
+    output.remark(title)
+    counts = map(dataclasses.asdict, trace.own_lines(report, rung))
+    output.add(lambda: console().print(trace.table(report, rung)), counts)
     if options.picture:
         try:
             text = accesses.of_report(report, rung, title).svg()
@@ -57,7 +63,8 @@ def trace_rung(options: argparse.Namespace) -> int:
         except OSError as error:
             why = f"cannot draw --picture {options.picture}: {error.strerror}"
             raise LadderError(why) from None
-        print(f"written to {options.picture}")
+        output.remark(f"written to {options.picture}")
+    output.end()
     return 0
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from ladder.core.common.errors import LadderError
 from ladder.core.common.files import NO_SPACE
-from ladder.core.common.install import ROOT, pip
+from ladder.core.common.install import install, pip
 
 
 class Parser(argparse.ArgumentParser):
@@ -101,12 +101,15 @@ def describe_missing_package(error: ModuleNotFoundError) -> str:
     package = (error.name or "").partition(".")[0]
     if package in ("", "kernel_ladder", "ladder", "trainer", "reference"):
         raise error
-    if ROOT:
-        return f"this Python lacks the package {package}; {pip(f'install {package}')} adds it"
-    return (
-        f"{sys.executable} lacks the package {package}; 'make setup' puts it into .venv: run "
-        ".venv/bin/python instead"
-    )
+    lacks = f"{sys.executable} lacks the package {package}"
+    try:
+        wanted = importlib.metadata.requires("kernel-ladder") or []
+    except importlib.metadata.PackageNotFoundError:
+        return f"{lacks}; 'make setup' puts it into .venv: run .venv/bin/python instead"
+    name = re.escape(package).replace("_", "[-_]")
+    # In order of the extras; of those that have it, `all` and `notebooks` hold others as a whole.
+    extras = re.findall(rf"(?m)^{name}\b.*extra == ['\"](?!test)(\w+)", "\n".join(wanted))
+    return f"{lacks}; {install(extras[-1]) if extras else pip(f'install {package}')} adds it"
 
 
 def describe_system_error(error: OSError | RuntimeError) -> str:

@@ -17,6 +17,7 @@ from ladder.core.amd.hip import gpu as hip
 from ladder.core.amd.hip import installation as hip_installation
 from ladder.core.amd.isa.gpu import ARCHITECTURES, Isa
 from ladder.core.common import cache
+from ladder.core.common.command_line import did_you_mean
 from ladder.core.common.errors import LadderError
 from ladder.core.common.install import Finding
 from ladder.core.contract.device import Device, Kernel
@@ -131,10 +132,9 @@ def open_device(name: str) -> Device:
         return group([int(part) for part in index.split(",")])
     if kind in GPUS and (index.isdecimal() or not colon):
         return GPUS[kind].open(int(index or 0))
-    interpreted = ", ".join(f"{Isa.kind}:{arch}" for arch in ARCHITECTURES)
-    raise LadderError(
-        f"no device is named {name!r}; there are cpu, emulated, {interpreted} and {', '.join(GPUS)}"
-    )
+    known = ["cpu", "emulated", *(f"{Isa.kind}:{arch}" for arch in ARCHITECTURES), *GPUS]
+    hint = did_you_mean(name, known)
+    raise LadderError(f"no device is named {name!r}{hint}; there are {', '.join(known)}")
 
 
 def device_findings() -> list[Finding]:

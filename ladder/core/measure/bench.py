@@ -13,7 +13,7 @@ import importlib.metadata
 import math
 import platform
 import subprocess
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -28,12 +28,14 @@ from ladder.core.contract.op import DTYPES, Dims, Op
 from ladder.core.contract.rung_file import Rung
 from ladder.core.measure import energy, torch_timing
 from ladder.core.measure.roofline import ALLOWANCE, Roof, compute_bound, copy_bandwidth, matrix_rate
-from ladder.core.measure.timing import BufferSets, Timing, measure
+from ladder.core.measure.timing import MOST_SETS, ROTATED_BYTES, BufferSets, Timing, measure
 from ladder.core.measure.torch_baselines import BASELINES
 from ladder.core.verify.check import check_case, gpt2_shape, measured_shapes
 from ladder.core.verify.inputs import Arrays, make_inputs
 from ladder.core.verify.tolerance import expect
 
+MOST_CPU_SECONDS = 600
+CPU_TURNS = 40  # of the sets: 15 are timed, the others stand for inputs, warming up and the check
 VERIFIED_ELEMENTS = 1 << 28  # beyond this, the float64 reference takes more memory than most have
 
 Say = Callable[[str, bool], None]
@@ -97,6 +99,32 @@ def bench(
     for dtype in dtypes or op.reals:
         for name, dims in (shapes or measured_shapes(op, device)).items():
             yield _measurement(ladder, device, dtype, name, dims, rungs, roofs, say, joules)
+
+
+def forecast(
+    chosen: Iterable[tuple[Ladder, dict[str, Dims] | None]],
+    device: Device,
+    dtypes: Sequence[str] | None = None,
+) -> float:
+    """About how many seconds `bench` takes on the CPU for ladders at shapes, from one call of the
+    reference in each type at a small shape. Raises LadderError where they are too many."""
+    seconds = 0.0
+    for ladder, shapes in chosen:
+        op = ladder.op
+        for real in (DTYPES[dtype] for dtype in dtypes or op.reals):
+            small = gpt2_shape(op, device)
+            (call, *_) = BufferSets(op, device, real, small).bind(ladder.rung(0))
+            one = device.time(call) / (op.flops(small) + op.least_bytes(small, real))
+            for dims in (shapes or measured_shapes(op, device)).values():
+                moved = op.least_bytes(dims, real)
+                sets = min(max(1, ROTATED_BYTES / moved), MOST_SETS)
+                seconds += CPU_TURNS * sets * (op.flops(dims) + moved) * one
+        if seconds > MOST_CPU_SECONDS:
+            raise LadderError(
+                f"on the CPU it takes about {seconds / 60:,.0f} minutes until {op.name} is timed, "
+                f"more than {MOST_CPU_SECONDS // 60}; give one --dtype, and a smaller --shape"
+            )
+    return seconds
 
 
 COUNTS = "'python -m ladder trace OP N' counts the memory accesses instead"
@@ -207,7 +235,7 @@ def renew_baselines(measurement: Mapping[str, Any]) -> dict[str, Any]:
     Raises LadderError where PyTorch cannot be measured.
     """
     if (why := torch_timing.available()) is not None:
-        raise LadderError(f"{why}, so there is nothing to measure")
+        raise LadderError(f"there is nothing to measure: {why}")
     op, dims, dtype = find(measurement["op"]).op, measurement["dims"], measurement["dtype"]
     drawn = make_inputs(op, dims, DTYPES[dtype], np.random.default_rng(0))
     inputs = {name: array for name, array in drawn.items() if name not in op.unmeasured}

@@ -55,6 +55,7 @@ def load(path: Path) -> dict[str, Any]:
     """The results in one file. Raises LadderError where it does not hold any."""
     try:
         content: dict[str, Any] = read_json(path)
+        _ = content["device"]["gpu"]
         for measurement in content["measurements"]:
             _key(measurement)
     except (KeyError, TypeError) as error:
@@ -62,22 +63,43 @@ def load(path: Path) -> dict[str, Any]:
     return content
 
 
-def record(device: Mapping[str, Any], measurement: Measurement) -> Path:
-    """Add a measurement to its device's file; it replaces an older one. Returns the file's path."""
-    path = FOLDER / f"{slug(device['gpu'])}.json"
-    old = of(device)["measurements"]
+def record(device: Mapping[str, Any], measurement: Measurement, path: Path | None = None) -> Path:
+    """Add a measurement to its device's file, or to another, which keeps rows of rungs that are not
+    measured anew; it replaces an older one. Returns the file's path."""
+    old = of(device, path)["measurements"]
     others = [other for other in old if _key(other) != _key(measurement)]
+    if path and (earlier := before(device, measurement, path)):
+        new = {who(row) for row in measurement["rows"]}
+        kept = ({"date": earlier["date"], **row} for row in earlier["rows"] if who(row) not in new)
+        measurement = {**measurement, "rows": [*measurement["rows"], *kept]}
     content = {"device": dict(device), "measurements": sorted([*others, measurement], key=_key)}
+    path = path or FOLDER / f"{slug(device['gpu'])}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_write(path) as file:
         file.write((json.dumps(content, indent=1) + "\n").encode())
     return path
 
 
-def of(device: Mapping[str, Any]) -> dict[str, Any]:
-    """What is kept of a device, as in its file; without measurements if there is no file."""
-    path = kept(f"{slug(device['gpu'])}.json")
-    return load(path) if path.exists() else {"device": dict(device), "measurements": []}
+def of(device: Mapping[str, Any], path: Path | None = None) -> dict[str, Any]:
+    """What is kept of a device in its file, or in another; without measurements if there is none.
+
+    Raises LadderError where the other file is of another device.
+    """
+    file = path or kept(f"{slug(device['gpu'])}.json")
+    if not file.exists():
+        return {"device": dict(device), "measurements": []}
+    content = load(file)
+    if path and (other := content["device"]["gpu"]) != device["gpu"]:
+        raise LadderError(f"{path} holds times on {other}; name another file for {device['gpu']}")
+    return content
+
+
+def before(
+    device: Mapping[str, Any], measurement: Measurement, path: Path | None = None
+) -> Measurement | None:
+    """The one of the same op, dtype and shape that is kept; None without."""
+    kept = of(device, path)["measurements"]
+    return next((one for one in kept if _key(one) == _key(measurement)), None)
 
 
 def of_step(rungs: Mapping[str, Rung]) -> dict[str, dict[str, str]]:
@@ -100,6 +122,11 @@ def _code_now(key: str, id: str) -> str | None:
         return code_identity(find_rung(split_key(key)[0], id))
     except LadderError:  # there is no such rung any more
         return None
+
+
+def who(row: Mapping[str, Any]) -> str:
+    """The rung or the peer of a row."""
+    return str(row.get("rung", row.get("peer")))
 
 
 def _key(measurement: Measurement) -> tuple[str, str, str]:

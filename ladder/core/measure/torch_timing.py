@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from ladder.core.common.install import install
 from ladder.core.contract.op import DTYPES, Dims, Op
 from ladder.core.measure.timing import MOST_SETS, ROTATED_BYTES, Timing, measure
 from ladder.core.measure.torch_baselines import BASELINES, Baseline, Values, taken
@@ -46,7 +47,7 @@ def available() -> str | None:
     try:
         import torch
     except ImportError:
-        return "PyTorch is not installed"
+        return f"PyTorch is not installed; {install('torch')} adds it"
     return None if torch.cuda.is_available() else "PyTorch is installed without CUDA"
 
 

@@ -77,8 +77,10 @@ def tidy(notebook: Any) -> Any:
     """The same without what differs from machine to machine, or from run to run."""
     notebook.metadata = {
         "kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"},
-        "language_info": {"name": "python"},
+        "language_info": {"name": "python", "pygments_lexer": "ipython3"},
     }
     for cell in notebook.cells:
         cell.metadata = {key: cell.metadata[key] for key in ("tags",) if key in cell.metadata}
+        if cell.source.startswith("%%kernel"):
+            cell.metadata["magics_language"] = "cuda"  # what nbconvert colours it as
     return notebook

@@ -39,6 +39,11 @@ COLUMNS = 100  # of a line
 _QUIET = "#pragma nv_diag_suppress 177  // headers define more than this kernel uses"
 _C_TYPES = {"real": "real", "float32": "float", "int32": "int", "uint32": "unsigned"}
 _TENSOR_TYPES = {"float32": "FLOAT32", "float16": "FLOAT16", "bfloat16": "BFLOAT16"}
+# What is for the emulator alone, up to its #else or #endif; group 1 is what is not.
+_EMULATED = re.compile(
+    r"^#ifdef KERNEL_LADDER_EMULATOR\b.*\n(?:.*\n)*?(?:#else.*\n((?:.*\n)*?))?#endif.*\n",
+    re.MULTILINE,
+)
 _OWN_INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"]+)".*\n', re.MULTILINE)
 _SYSTEM_INCLUDE = re.compile(r"^[ \t]*#[ \t]*include[ \t]*<([^>]+)>.*\n", re.MULTILINE)
 
@@ -59,10 +64,20 @@ def default_shape(op: Op, rung: Rung, target: Target) -> Dims:
     return dims
 
 
-def file_name(op: Op, rung: Rung) -> str:
-    """What the program is called unless the user says otherwise: layernorm_forward_3.cu"""
+def file_name(op: Op, rung: Rung, suffix: str = ".cu") -> str:
+    """What the file is called unless the user says otherwise: layernorm_forward_3.cu; Python
+    can import the name of a .py file."""
     which = rung.path.stem if rung.is_own_file and rung.path else rung.id
-    return f"{op.kernel}_{which}.cu"
+    name = f"{op.kernel}_{which}"
+    return (name if suffix == ".cu" else re.sub(r"\W", "_", name)) + suffix
+
+
+def command(op: Op, rung: Rung, dims: Dims, target: Target) -> str:
+    """The command that writes the file anew."""
+    which = rung.path.name if rung.is_own_file and rung.path else rung.id
+    shape = ",".join(f"{name}={size}" for name, size in dims.items())
+    call = f"--shape {shape} --dtype {target.real.name} --arch {target.arch}"
+    return f"python -m ladder export {op.name} {which} {call}"
 
 
 def build_command(path: Path, target: Target) -> list[str]:
@@ -79,7 +94,30 @@ def build_command(path: Path, target: Target) -> list[str]:
 
 
 def export(ladder: Ladder, rung: Rung, dims: Dims, target: Target) -> str:
-    """The text of the file.
+    """The text of the file. What it takes and raises: as `prepare`."""
+    op = ladder.op
+    plan, inputs, samples = prepare(ladder, rung, dims, target)
+    tables = _tables(inputs, samples)
+    names = ["arrays", "timing", *(["probabilities"] if "probs" in inputs else [])]
+    names += ["scratch"] if plan.scratch else []
+    body = [
+        *(f"extern const double {table};" for table in tables),
+        "",
+        *_main(op, rung, plan, dims, target, inputs),
+    ]
+    return tidy(
+        _title(op, rung, dims, target),
+        *device_code(op, rung, plan, target, names),
+        "\n".join(body),
+        _heading("3. The numbers: inputs, and samples of the results (index, value, tolerance)"),
+        *(_table(name, numbers) for name, numbers in tables.items()),
+    )
+
+
+def prepare(
+    ladder: Ladder, rung: Rung, dims: Dims, target: Target
+) -> tuple[LaunchPlan, dict[str, Input], dict[str, Samples]]:
+    """The launch of a rung, its inputs, and samples of what it must compute.
 
     target  a GPU of the architecture that the program is for, and the real type of the run
 
@@ -98,17 +136,18 @@ def export(ladder: Ladder, rung: Rung, dims: Dims, target: Target) -> str:
         raise LadderError(f"{path}: {problem}")
 
     inputs = make_inputs(op, dims, target.real)
-    tables = _tables(inputs, take_samples(op, rung, dims, target, inputs))
-    kernel = _with_headers(path, (path.parent, INCLUDE))
-    names = ["arrays", "timing"]
-    names += ["probabilities"] if "probs" in inputs else []
-    names += ["scratch"] if plan.scratch else []
-    names += ["tensor_map"] if plan.tiles else []
-    names += ["peers"] if op.ranks else []
+    return plan, inputs, take_samples(op, rung, dims, target, inputs)
+
+
+def device_code(
+    op: Op, rung: Rung, plan: LaunchPlan, target: Target, names: Sequence[str]
+) -> list[str]:
+    """Sections of a file: the kernel, and the parts of these names that its launch needs."""
+    kernel = _with_headers(rung.file, (rung.file.parent, INCLUDE))
+    names = [*names, *(["tensor_map"] if plan.tiles else []), *(["peers"] if op.ranks else [])]
     parts = dict(part for name in names for part in _with_headers(PARTS / f"{name}.h", (PARTS,)))
     includes = {name for text in parts.values() for name in _SYSTEM_INCLUDE.findall(text)}
-    sections = [
-        _title(op, rung, dims, target),
+    return [
         "\n".join(f"#include <{name}>" for name in sorted({*includes, "cuda_runtime.h"})),
         _heading("1. The kernel"),
         _QUIET if len(kernel) > 1 else "",
@@ -116,11 +155,11 @@ def export(ladder: Ladder, rung: Rung, dims: Dims, target: Target) -> str:
         *(_file_heading(file) + text for file, text in kernel),
         _heading("2. The program: inputs, launch, check, time"),
         *(_SYSTEM_INCLUDE.sub("", part) for part in parts.values()),
-        "\n".join(f"extern const double {table};" for table in tables),
-        _main(op, rung, dims, target, inputs),
-        _heading("3. The numbers: inputs, and samples of the results (index, value, tolerance)"),
-        *(_table(name, numbers) for name, numbers in tables.items()),
     ]
+
+
+def tidy(*sections: str) -> str:
+    """The text of a file of these sections."""
     text = "\n\n".join(section.strip("\n") for section in sections if section) + "\n"
     return re.sub(r"\n{3,}", "\n\n", text)
 
@@ -133,7 +172,7 @@ def _with_headers(path: Path, folders: Sequence[Path]) -> list[tuple[Path, str]]
     found: dict[Path, str] = {}
 
     def follow(path: Path) -> None:
-        text = _without_emulator(read_text(path))
+        text = _EMULATED.sub(r"\1", read_text(path))
         for name in _OWN_INCLUDE.findall(text):
             header = next((f / name for f in (path.parent, *folders) if (f / name).is_file()), None)
             if header is None:
@@ -147,35 +186,11 @@ def _with_headers(path: Path, folders: Sequence[Path]) -> list[tuple[Path, str]]
     return list(found.items())
 
 
-def _without_emulator(text: str) -> str:
-    """A header without what is for the emulator alone: what stands between
-    `#ifdef KERNEL_LADDER_EMULATOR` and its #else or #endif."""
-    kept = []
-    branches: list[str] = []  # "emulator", "device" or "other": of the conditions around a line
-    for line in text.splitlines(keepends=True):
-        found = re.match(r"\s*#\s*(if|else|endif)", line)
-        word = found.group(1) if found else ""
-        ours = False
-        if word == "if":
-            ours = re.match(r"\s*#\s*ifdef\s+KERNEL_LADDER_EMULATOR\b", line) is not None
-            branches.append("emulator" if ours else "other")
-        elif word == "else" and branches[-1] == "emulator":
-            branches[-1], ours = "device", True
-        elif word == "endif":
-            ours = branches.pop() != "other"
-        if not ours and "emulator" not in branches:
-            kept.append(line)
-    return "".join(kept)
-
-
 # ---- sections ------------------------------------------------------------------------------------
 
 
 def _title(op: Op, rung: Rung, dims: Dims, target: Target) -> str:
     name, real = file_name(op, rung), target.real.name
-    which = rung.path.name if rung.is_own_file and rung.path else rung.id
-    shape = ",".join(f"{name}={size}" for name, size in dims.items())
-    call = f"--shape {shape} --dtype {real} --arch {target.arch}"
     return f"""\
 // {op.name}, {rung.label}, as one program
 //
@@ -190,7 +205,7 @@ def _title(op: Op, rung: Rung, dims: Dims, target: Target) -> str:
 // 1 if it is wrong, and 2 if a call of CUDA fails.
 //
 // Written by this command of Kernel Ladder; headings name the files that it took:
-//     python -m ladder export {op.name} {which} {call}"""
+//     {command(op, rung, dims, target)}"""
 
 
 def _heading(text: str) -> str:
@@ -214,16 +229,20 @@ def _constants(plan: LaunchPlan, target: Target) -> str:
     )
 
 
-def _main(op: Op, rung: Rung, dims: Dims, target: Target, inputs: Mapping[str, Input]) -> str:
-    launch = _launch(op, rung, rung.plan(dims, target), dims, target)
-    words = set(re.findall(r"\w+", "\n".join(launch)))
-    values = scalars(op)
+def _main(
+    op: Op,
+    rung: Rung,
+    plan: LaunchPlan,
+    dims: Dims,
+    target: Target,
+    inputs: Mapping[str, Input],
+) -> list[str]:
+    launch = launching(op, rung, plan, dims, target)
     body = [
-        f"const int {', '.join(f'{name} = {dims[name]}' for name in op.dims)};",
-        *(_constant(scalar, values[scalar.name]) for scalar in op.scalars if scalar.name in words),
+        *sizes(op, dims, launch),
         "",
         "// The kernel's arguments: name, rows, columns.",
-        *(_array(arg) for arg in op.args),
+        *(array(arg) for arg in op.args),
         "",
         "// Inputs: numbers from -2 to 2, unless the op asks for others.",
         *(_fill(name, given) for name, given in inputs.items()),
@@ -247,7 +266,17 @@ def _main(op: Op, rung: Rung, dims: Dims, target: Target, inputs: Mapping[str, I
         'printf("%.2f us, %.0f GB/s, %.2f TFLOP/s\\n", us, bytes / us / 1e3, flops / us / 1e6);',
         "return right ? 0 : 1;",
     ]
-    return "\n".join(["int main() {", *_indent(body), "}"])
+    return ["int main() {", *indent(body), "}"]
+
+
+def sizes(op: Op, dims: Dims, launch: Sequence[str]) -> list[str]:
+    """The dimensions, and those of the scalars that the lines of `launch` name."""
+    words, values = set(re.findall(r"\w+", "\n".join(launch))), scalars(op)
+    named = (scalar for scalar in op.scalars if scalar.name in words)
+    return [
+        f"const int {', '.join(f'{name} = {dims[name]}' for name in op.dims)};",
+        *(_constant(scalar, values[scalar.name]) for scalar in named),
+    ]
 
 
 def _fill(name: str, given: Input) -> str:
@@ -265,22 +294,29 @@ def _constant(scalar: Scalar, value: float) -> str:
     return f"const {_C_TYPES[scalar.dtype]} {scalar.name} = {text};"
 
 
-def _array(arg: Arg) -> str:
-    """The declaration of an argument: all dimensions but the last together are the rows."""
+def array(arg: Arg, tensor: str = "") -> str:
+    """The declaration of an argument: all dimensions but the last together are the rows. `tensor`:
+    the expression that it is made of, with a comma."""
     *leading, columns = (size.replace("*", " * ") for size in arg.shape.split())
     rows = " * ".join(leading) or "1"
     rows = f"(size_t){rows}" if len(leading) > 1 else rows
     note = {"in": "", "out": "  // written", "inout": "  // updated"}[arg.role]
-    return f'Array<{_C_TYPES[arg.dtype]}> {arg.name}("{arg.name}", {rows}, {columns});{note}'
+    return (
+        f'Array<{_C_TYPES[arg.dtype]}> {arg.name}("{arg.name}", {tensor}{rows}, {columns});{note}'
+    )
 
 
-def _launch(op: Op, rung: Rung, plan: LaunchPlan, dims: Dims, target: Target) -> list[str]:
-    """The rung's buffers, and `launch`, a function that launches its kernels."""
-    lines = []
+def launching(
+    op: Op, rung: Rung, plan: LaunchPlan, dims: Dims, target: Target, stream: str = ""
+) -> list[str]:
+    """The rung's buffers, and `launch`, a function that launches its kernels. With a stream, it is
+    called many times, and the buffers are kept."""
+    lines, kept = [], "static " if stream else ""
     for buffer in plan.scratch:
         kind = _C_TYPES[buffer.stored]
         zero = ", 0" if buffer.dtype == FLAG else ""
-        lines.append(f"{kind}* {buffer.name} = scratch<{kind}>({math.prod(buffer.shape)}{zero});")
+        size = math.prod(buffer.shape)
+        lines.append(f"{kept}{kind}* {buffer.name} = scratch<{kind}>({size}{zero});")
     for tile in plan.tiles:
         name, box = tile.argument, tile.box
         given: dict[str, tuple[str, tuple[int, ...], str]]
@@ -305,7 +341,7 @@ def _launch(op: Op, rung: Rung, plan: LaunchPlan, dims: Dims, target: Target) ->
     lines.append("auto launch = [&] {")
     for launch in plan.launches:
         own = [given_as[each.name] for each in signature.arguments(rung, launch.kernel)]
-        lines += _indent(_call(f"{launch.kernel}{_geometry(launch)}", own))
+        lines += indent(_call(f"{launch.kernel}{_geometry(launch, stream)}", own))
     return [*lines, "    check(cudaGetLastError());", "};"]
 
 
@@ -330,8 +366,10 @@ def _arguments(op: Op, plan: LaunchPlan, dims: Dims) -> dict[str, str]:
     }
 
 
-def _geometry(launch: Launch) -> str:
-    parts = [_dim3(launch.grid), _dim3(launch.block), *([str(launch.shared)] * (launch.shared > 0))]
+def _geometry(launch: Launch, stream: str) -> str:
+    parts = [_dim3(launch.grid), _dim3(launch.block)]
+    parts += [str(launch.shared)] if launch.shared or stream else []
+    parts += [stream] if stream else []
     return f"<<<{', '.join(parts)}>>>"
 
 
@@ -351,24 +389,30 @@ def _tables(
         if given.values is not None:
             tables[f"{name}_values[{len(given.values)}]"] = [str(x) for x in given.values]
     for name, found in samples.items():
-        rows = zip(
-            found.index.tolist(), found.value.tolist(), found.tolerance.tolist(), strict=True
-        )
-        tables[f"{name}_samples[{len(found.index)}][3]"] = [_sample(*row) for row in rows]
+        tables[f"{name}_samples[{len(found.index)}][3]"] = rows(found, "{}")
     return tables
 
 
-def _sample(index: int, value: float, tolerance: float) -> str:
-    """A sample, with digits enough for its tolerance, which is 0.2 % larger at most."""
-    if tolerance == 0:
-        return f"{{{index},{value},0}}"
-    digits = 4 + max(0, math.ceil(math.log10(abs(value) / tolerance))) if value else 1
-    return f"{{{index},{value:.{digits}g},{1.0011 * tolerance:.4g}}}"
+def rows(found: Samples, brackets: str) -> list[str]:
+    """Each sample, with digits enough for its tolerance, which is 0.2 % larger at most."""
+    texts = []
+    for index, value, tolerance in zip(
+        found.index.tolist(), found.value.tolist(), found.tolerance.tolist(), strict=True
+    ):
+        digits = 17
+        if tolerance:
+            digits = 4 + max(0, math.ceil(math.log10(abs(value) / tolerance))) if value else 1
+        numbers = f"{index},{value:.{digits}g},{1.0011 * tolerance:.4g}"
+        texts.append(f"{brackets[0]}{numbers}{brackets[1]}")
+    return texts
 
 
 def _table(declaration: str, numbers: Sequence[str]) -> str:
-    lines = textwrap.wrap(", ".join(numbers), COLUMNS - 4, break_on_hyphens=False)
-    return "\n".join([f"const double {declaration} = {{", *_indent(lines), "};"])
+    return "\n".join([f"const double {declaration} = {{", *wrapped(numbers), "};"])
+
+
+def wrapped(numbers: Iterable[str]) -> list[str]:
+    return indent(textwrap.wrap(", ".join(numbers), COLUMNS - 4, break_on_hyphens=False))
 
 
 def _call(function: str, args: Iterable[str], end: str = ");") -> list[str]:
@@ -379,8 +423,8 @@ def _call(function: str, args: Iterable[str], end: str = ");") -> list[str]:
     lines = textwrap.wrap(
         listed + end, COLUMNS - 16, break_long_words=False, break_on_hyphens=False
     )
-    return [f"{function}(", *_indent(lines)]
+    return [f"{function}(", *indent(lines)]
 
 
-def _indent(lines: Iterable[str]) -> list[str]:
+def indent(lines: Iterable[str]) -> list[str]:
     return [f"    {line}" if line else "" for line in lines]

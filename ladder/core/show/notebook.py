@@ -5,10 +5,12 @@
     nb.show("layernorm.forward", 1)          the source of a rung
     nb.access("layernorm.forward", 1)        a picture: which lane touches which address
     nb.check("layernorm.forward", MY_KERNEL) the verdict on a kernel, here in a string
+    %%kernel layernorm.forward               the same at the top of a cell, with the kernel below it
 
 `python -m ladder notebooks` runs the notebooks and saves them with what comes out.
 """
 
+import base64
 import functools
 import importlib
 import inspect
@@ -16,13 +18,15 @@ import re
 import sys
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
+from html import escape, unescape
 from pathlib import Path
 from typing import Any
 
 import nbformat
 import numpy as np
 from IPython import get_ipython
-from IPython.display import SVG, Markdown, display
+from IPython.core.magic import no_var_expand
+from IPython.display import Markdown, display
 from matplotlib.figure import Figure
 
 from ladder.core.common.errors import LadderError
@@ -86,7 +90,7 @@ def spec(op: str, **dims: int) -> None:
     text = inspect.getsource(find(op).op.reference)
     display(Markdown(f"```python\n{text[text.index('def ') :].rstrip()}\n```"))
     shape = " ".join(f"{name}={size}" for name, size in dims.items())
-    display(SVG(spec_pictures.draw(op, shape=shape).svg()))
+    _draw(spec_pictures.draw(op, shape=shape).svg())
 
 
 def run(op: str, kernel: int | str, dims: Dims, **inputs: Any) -> dict[str, np.ndarray]:
@@ -148,12 +152,30 @@ def puzzle(op: str, kernel: str, at_most: Mapping[str, float] | None = None) -> 
         print(beside_least(contract, report, dims))
     title = f"{rung.idea}, {format_dims(dims)}"
     if any(access.space == "global" for access in report.accesses):
-        display(SVG(accesses.of_report(report, rung, title).svg()))
+        _draw(accesses.of_report(report, rung, title).svg())
     for access in report.accesses:
         if access.space == "shared" and bank_pictures.conflicts(access):
             what = f"bank conflict: line {access.line} {access.kind}s {access.buffer}"
-            display(SVG(bank_pictures.of_request(what, access).svg()))
+            _draw(bank_pictures.of_request(what, access).svg())
             break
+
+
+def kernel(line: str, body: str, names: dict[str, Any]) -> None:
+    """The magic `%%kernel OP option=value, …` at the top of a cell grades the kernel below it, as
+    `puzzle` or `check` do with these options. Other cells know the kernel as MINE.
+
+    names  those of the notebook, which values may use
+
+    Raises LadderError where the options cannot be evaluated.
+    """
+    op, _, options = line.strip().partition(" ")
+    try:
+        given = eval(f"dict({options})", names)
+    except Exception as error:
+        example = '%%kernel start.sum at_most={"atomics": 256}, N=1000'
+        raise LadderError(f"%%kernel {line}: {error}; a line that works: {example}") from None
+    names["MINE"] = body
+    (puzzle if op.startswith("puzzle.") else check)(op, body, **given)
 
 
 def _judge(
@@ -227,7 +249,7 @@ def rung_of(op: str, kernel: int | str) -> Rung:
 
 def progress() -> None:
     """A bar for each notebook: how many of its exercises are solved, now or in earlier sessions."""
-    display(SVG(progress_file.draw().svg()))
+    _draw(progress_file.draw().svg())
 
 
 # ---- pictures -----------------------------------------------------------------------------------
@@ -238,18 +260,18 @@ def access(op: str, which: int | str, text: str = "", dtype: str = "float32", **
     rung, report, shape = _trace(op, which, dtype, **dims)
     lines = [i for i, line in enumerate(rung.source.splitlines(), 1) if text in line]
     title = f"{op}, {rung.label}, {format_dims(shape)}, {dtype}"
-    display(SVG(accesses.of_report(report, rung, title, lines).svg()))
+    _draw(accesses.of_report(report, rung, title, lines).svg())
 
 
 def picture(kind: str, *args: int | str, **options: int | str) -> None:
     """A picture of what cannot be seen; ladder/core/show/pictures lists the kinds."""
     drawing = pictures.make(kind, *map(str, args), **{k: str(v) for k, v in options.items()})
-    display(SVG(drawing.svg()))
+    _draw(drawing.svg())
 
 
 def drawing(name: str) -> None:
     """A drawing that is kept in doc/img."""
-    display(SVG(read_text(pages.ROOT / "doc" / "img" / f"{name}.svg")))
+    _draw(read_text(pages.ROOT / "doc" / "img" / f"{name}.svg"))
 
 
 def banks(
@@ -265,7 +287,7 @@ def banks(
         if access.buffer == array and text in lines[access.line - 1]
     ]
     line = lines[seen[request].line - 1].strip().rstrip(";")
-    display(SVG(bank_pictures.of_request(f"{rung.idea}: {line}", seen[request]).svg()))
+    _draw(bank_pictures.of_request(f"{rung.idea}: {line}", seen[request]).svg())
 
 
 def ring(op: str, kernel: int | str, dtype: str = "bfloat16", **dims: int) -> None:
@@ -273,7 +295,7 @@ def ring(op: str, kernel: int | str, dtype: str = "bfloat16", **dims: int) -> No
     rung = rung_of(op, kernel)
     title = rung.name if rung.number else rung.idea
     seen = ring_pictures.record(find(op), rung, dtype, dims)
-    display(SVG(ring_pictures.of_ring(title, seen).svg()))
+    _draw(ring_pictures.of_ring(title, seen).svg())
 
 
 def timeline(
@@ -284,7 +306,7 @@ def timeline(
     events = recording.record_kernel(op, rung, dtype, dims)
     title = rung.name if rung.number else rung.idea
     drawing = timeline_pictures.of_events(title, events, Durations(5, 2, 1), until=until)
-    display(SVG(drawing.svg()))
+    _draw(drawing.svg())
 
 
 def deliveries(op: str, kernels: Sequence[int | str], **dims: int) -> None:
@@ -324,7 +346,31 @@ def _trace(
 
 def draw(figure: Any, alt: str) -> None:
     """Show a picture, on light and dark pages; `alt` says in words what is in it."""
-    display(SVG(charts.svg(figure, alt)))
+    _draw(charts.svg(figure, alt))
+
+
+class Picture:
+    """The text of an SVG file as an `<img>` of HTML, described by its title and description.
+
+    An `<svg>` shows in trusted notebooks only. An `<img>`, which runs no scripts, shows in all of
+    them, and in the viewers of GitHub and GitLab.
+    """
+
+    def __init__(self, svg: str) -> None:
+        words = re.findall(r"<(?:title|desc)>(.*?)</", svg, re.DOTALL)[:2]
+        self._said = ". ".join(unescape(text).rstrip(".") for text in words)
+        data = base64.b64encode(svg.encode()).decode()
+        self.html = f'<img alt="{escape(self._said)}" src="data:image/svg+xml;base64,{data}">'
+
+    def _repr_html_(self) -> str:
+        return self.html
+
+    def __repr__(self) -> str:
+        return self._said
+
+
+def _draw(svg: str) -> None:
+    display(Picture(svg))
 
 
 def draw_for_all_pages() -> None:
@@ -333,7 +379,7 @@ def draw_for_all_pages() -> None:
         importlib.import_module("matplotlib_inline.backend_inline")  # which sets formats: once
         formatters = shell.display_formatter.formatters
         formatters["image/png"].pop(Figure, None)
-        formatters["image/svg+xml"].for_type(Figure, charts.svg)
+        formatters["text/html"].for_type(Figure, lambda figure: Picture(charts.svg(figure)).html)
 
 
 # ---- measurements -------------------------------------------------------------------------------
@@ -360,7 +406,7 @@ def _plot(op: str, dtype: str, shape: str, *draw: Callable[[measured.Measured], 
         return
     shown = measured.of(device, measurement, ", measured just now" if here else "")
     for picture in draw:
-        display(SVG(picture(shown).svg()))
+        _draw(picture(shown).svg())
 
 
 @functools.lru_cache(maxsize=16)
@@ -393,3 +439,9 @@ def _say_plainly(
 
 if (_shell := get_ipython()) is not None:
     _shell.set_custom_exc((LadderError,), _say_plainly)
+
+    @no_var_expand  # braces in the line are Python's, not IPython's
+    def _kernel(line: str, cell: str) -> None:
+        kernel(line, cell, _shell.user_ns)
+
+    _shell.register_magic_function(_kernel, "cell", "kernel")

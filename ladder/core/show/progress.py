@@ -3,8 +3,9 @@
 They are in a small file of the user's own, `solved.json` in $KERNEL_LADDER_STATE, else in
 $XDG_STATE_HOME/kernel-ladder, else in ~/.local/state/kernel-ladder. To start anew, delete it.
 
-An exercise is known by its title: its cell begins with `MINE = r\"""// op: title`, or it calls a
-checker of the notebooks on whole models, `gpt.check_order(…)`, whose name is the title then.
+An exercise is known by its title: the fold "Solution" of a notebook has a kernel that begins with
+`// op: title`, or a cell calls a checker of the notebooks on whole models, `gpt.check_order(…)`,
+whose name is the title then.
 """
 
 import functools
@@ -22,7 +23,11 @@ from ladder.core.show.pictures.drawing import MARGIN, WIDTH, Drawing
 VARIABLE = "KERNEL_LADDER_STATE"
 NOTEBOOKS = ROOT / "notebooks"
 MOST_BYTES = 1 << 16  # of the file: some hundred titles
-TITLE = re.compile(r'^MINE = r"""// .*?: (.*)$|^(?:gpt|climbing|runs)\.(check_\w+)\(', re.MULTILINE)
+TITLE = re.compile(
+    r"^<details><summary>Solution</summary>\n\n```cpp\n// .*?: (.*)$"
+    r"|^(?:gpt|climbing|runs)\.(check_\w+)\(",
+    re.MULTILINE,
+)
 BAR, ROW = 210, 24  # width of a bar, and height of a row, in pixels
 
 
@@ -39,8 +44,7 @@ def exercises() -> Mapping[str, Sequence[str]]:
     """The titles of the exercises of each notebook, in reading order."""
     found = {}
     for path in sorted(NOTEBOOKS.glob("[0-9]*.ipynb")):
-        cells = [cell for cell in read_json(path)["cells"] if cell["cell_type"] == "code"]
-        matches = (TITLE.search("".join(cell["source"])) for cell in cells)
+        matches = (TITLE.search("".join(cell["source"])) for cell in read_json(path)["cells"])
         titles = [match[1] or match[2] for match in matches if match]
         found[path.stem] = list(dict.fromkeys(titles))  # a later cell may check the solution
     return found

@@ -231,6 +231,29 @@ def test_without_the_benchmark_a_run_says_so_and_goes_on(tmp_path, hellaswag, mo
 # The command
 
 
+def test_the_loss_of_a_model_is_that_of_its_runs_validation(tmp_path, capsys):
+    outcome, _ = run(tmp_path, keep_model=True, val_batches=-1)
+    words = ["loss", "-e", str(outcome.directory), "--device", "cpu", "-b", "5"]
+    (text := tmp_path / "mine.txt").write_text("The bell, the tower. " * 9)
+
+    def loss(*more):
+        assert evaluation.main([*words, *more]) == 0
+        told = capsys.readouterr().out
+        return int(re.search(r"([\d,]+) rows", told)[1]), float(re.search(r"loss: (\S+)", told)[1])
+
+    assert loss() == (280, pytest.approx(outcome.val_losses[-1][1], abs=1e-6))
+    assert loss("--limit", "7")[0] == 7
+    assert loss("--on", str(text), "-t", "8")[0] == 23
+    assert loss("--on", "train", "--limit", "3")[1] != loss("--limit", "3")[1]
+    model = str(outcome.directory / "model")
+    with pytest.raises(
+        LadderError, match="-e names no run, which would name its text; name one by --on"
+    ):
+        loss("-e", model)
+    with pytest.raises(LadderError, match="--on and -t are for eval loss"):
+        evaluation.parse(["hellaswag", "-t", "64"])
+
+
 def test_the_limit_takes_the_first_examples(tmp_path, hellaswag, capsys):
     words = ["hellaswag", "-e", save_model(tmp_path / "m"), "--device", "cpu", "--limit", "3"]
     assert evaluation.main([*words, "--data-dir", str(tmp_path / "data")]) == 0
@@ -293,7 +316,7 @@ def test_the_memory_of_two_lengths_counts_at_every_batch_size(tmp_path, hellaswa
     ("words", "says"),
     [
         (["hellaswag", "--limit", "0"], "--limit must be at least 1"),
-        (["nothing.bin"], "nothing.bin: no such file, and none of hellaswag"),
+        (["nothing.bin"], "nothing.bin: no such file, and none of loss, hellaswag"),
         (["hellaswag", "-e", "d6"], "-e d6: it has random weights; train first"),
     ],
 )

@@ -90,7 +90,7 @@ def alone(tmp_path, monkeypatch):
     monkeypatch.setenv("KERNEL_LADDER_CACHE", str(tmp_path / "cache"))
     for variable in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
         monkeypatch.delenv(variable, raising=False)
-    monkeypatch.setattr(hub, "_parquet", lambda: Lines)
+    monkeypatch.setattr(hub, "pyarrow_parquet", lambda: Lines)
 
 
 def test_documents_come_in_the_order_of_files_and_rows_from_any_position(tmp_path, monkeypatch):
@@ -163,6 +163,20 @@ def test_without_a_network_it_is_one_line(monkeypatch):
         list_files("someone/texts", "sample/1B/", ".parquet")
 
 
+def test_pyarrow_is_asked_for_before_anything_is_downloaded(tmp_path, monkeypatch):
+    def missing():
+        raise LadderError("pyarrow is not installed")
+
+    monkeypatch.setitem(hub_texts.HUB_TEXTS, "fineweb", TEXT)
+    with hub_of(monkeypatch, "someone/texts", FILES):
+        made = prepare("fineweb", tmp_path, "bytes", shard_tokens=8, processes=1)
+    monkeypatch.setattr(hub, "pyarrow_parquet", missing)
+    assert prepare("fineweb", tmp_path, "bytes").train == made.train  # it is there
+    monkeypatch.setattr(datasets, "get_tokenizer", None)
+    with pytest.raises(LadderError, match="pyarrow is not installed"):
+        prepare("tinystories", tmp_path, "gpt2")
+
+
 def test_pyarrow_reads_what_it_writes(tmp_path, monkeypatch):
     """And damage is one line that names the file."""
     parquet = pytest.importorskip("pyarrow.parquet")
@@ -173,12 +187,12 @@ def test_pyarrow_reads_what_it_writes(tmp_path, monkeypatch):
     parquet.write_table(table({"id": rows, "text": rows}), packed)
     path = tmp_path / "x.parquet"
     path.write_bytes(packed.getvalue())
-    assert list(hub._rows(hub._parquet(), path, 1500)) == list(enumerate(rows))[1500:]
+    assert list(hub._rows(hub.pyarrow_parquet(), path, 1500)) == list(enumerate(rows))[1500:]
     parquet.write_table(table({"id": rows}), path)
     for damage in (lambda: None, lambda: path.write_bytes(packed.getvalue()[:-9])):
         damage()
         with pytest.raises(LadderError, match=r"x\.parquet .*column text"):
-            list(hub._rows(hub._parquet(), path, 0))
+            list(hub._rows(hub.pyarrow_parquet(), path, 0))
 
 
 def test_own_parquet_files_become_shards_without_the_hub(tmp_path, monkeypatch):

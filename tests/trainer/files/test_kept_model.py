@@ -10,6 +10,7 @@ from trainer.commands import sample
 from trainer.data.tokenizers import ByteTokenizer
 from trainer.files import checkpoint, kept_model, weights
 from trainer.flags import Flags
+from trainer.open import of_newest_run
 
 
 def arrays(model):
@@ -61,13 +62,23 @@ def test_the_model_before_is_kept_beside_it_and_no_model_means_none(tmp_path):
 
 def test_samples_come_from_the_newest_run_unless_e_names_one(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
+    words = ["--prompt", "a", "--sample-tokens", "2", "--device", "cpu"]
+    assert of_newest_run(Flags()) == Flags()
+    assert "[-e gpt2; no run in runs/ has left a model]" in capsys.readouterr().err
     for name in ("old", "new"):
         run(tmp_path, keep_model=True, steps=1, output=f"runs/{name}")
-    words = ["--prompt", "a", "--sample-tokens", "2", "--device", "cpu"]
     assert sample.main(words) == 0
     assert "[-e runs/new; there are also runs/old]" in capsys.readouterr().err
     assert sample.main(["-e", "runs/old", *words]) == 0
     assert "there are also" not in capsys.readouterr().err
+
+
+def test_the_newer_of_model_and_checkpoint_is_read(tmp_path):
+    run(tmp_path, keep_model=True, steps=2, checkpoint_every=2)
+    run(tmp_path, keep_model=True, steps=4, resume=True)
+    assert opened(tmp_path / "run", tmp_path).source.endswith("run/model")
+    run(tmp_path, steps=6, checkpoint_every=6, resume=True)
+    assert opened(tmp_path / "run", tmp_path).source.endswith("run, step 6")
 
 
 def test_a_broken_export_leaves_the_model_that_was_there(tmp_path):

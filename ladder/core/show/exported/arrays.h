@@ -14,11 +14,14 @@
 #include <cstring>
 #include <vector>
 
-// Ends the program, with status 2, where a call of CUDA fails.
-void check(cudaError_t status) {
-    if (status == cudaSuccess) return;
-    fprintf(stderr, "%s\n", cudaGetErrorString(status));
+// Ends the program with status 2.
+void fail(const char* why) {
+    fprintf(stderr, "%s\n", why);
     exit(2);
+}
+
+void check(cudaError_t status) {
+    if (status != cudaSuccess) fail(cudaGetErrorString(status));
 }
 
 // 32 random bits for element i of an input; `number` tells inputs apart. The mixing is that of

@@ -2,8 +2,6 @@
 
 #include <cuda.h>
 
-#include <cstdio>
-#include <cstdlib>
 #include <cstring>
 
 template <class T>
@@ -24,8 +22,7 @@ TensorMap tiles_of(
     check(cudaGetDriverEntryPointByVersion(
         "cuTensorMapEncodeTiled", &function, 12000, cudaEnableDefault, &found));
     if (found != cudaDriverEntryPointSuccess) {
-        fprintf(stderr, "the driver has no tensor maps; it must support CUDA 12.0 or later\n");
-        exit(2);
+        fail("the driver has no tensor maps; it must support CUDA 12.0 or later");
     }
     const cuuint64_t size[2] = {array.columns, array.rows};
     const cuuint64_t stride[1] = {array.columns * sizeof(*array.device)};  // bytes from row to row
@@ -35,10 +32,7 @@ TensorMap tiles_of(
         &map, type, 2, array.device, size, stride, tile, step, CU_TENSOR_MAP_INTERLEAVE_NONE,
         CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
         CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);  // zeros past the end
-    if (status != CUDA_SUCCESS) {
-        fprintf(stderr, "the driver makes no tensor map: CUDA error %d\n", (int)status);
-        exit(2);
-    }
+    if (status != CUDA_SUCCESS) fail("the driver makes no tensor map");
     TensorMap made;
     static_assert(sizeof made == sizeof map);
     memcpy(&made, &map, sizeof made);

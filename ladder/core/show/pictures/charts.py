@@ -44,11 +44,13 @@ def svg(figure: Any, description: str = "") -> str:
 
 
 def _titles(figure: Any) -> str:
-    """Those of the figure and of its panels; of a panel without one, what it has over what."""
+    """Those of the figure and of its panels; of a panel without one, what it has over what, or all
+    that is written in it."""
     panels = [
         axes.get_title()
         or axes.get_title("left")
-        or f"{axes.get_ylabel()} over {axes.get_xlabel()}"
+        or " over ".join(filter(None, (axes.get_ylabel(), axes.get_xlabel())))
+        or " ".join(text.get_text() for text in axes.texts)
         for axes in figure.axes
     ]
     return "; ".join(text.replace("\n", " ") for text in (figure.get_suptitle(), *panels) if text)

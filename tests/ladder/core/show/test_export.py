@@ -3,6 +3,7 @@
 import dataclasses
 import re
 import subprocess
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from ladder.core.contract.ladder import find, ladders
 from ladder.core.contract.op import DTYPES, resolve_dtype
 from ladder.core.device.cuda import compiler, nvrtc
 from ladder.core.emulator import toolchain
-from ladder.core.show import export, samples
+from ladder.core.show import export, export_torch, samples
 from ladder.core.verify.tolerance import expect
 
 HOPPER = "sm_90a"
@@ -363,6 +364,40 @@ def test_the_program_makes_the_inputs_of_the_reference_and_knows_its_results(
         (tmp_path / f"{k}.out").write_bytes(array.tobytes())
 
 
+@pytest.mark.torch
+@pytest.mark.parametrize(("name", "dtype"), [m for m in MADE if m[0] != "all_reduce.sum"])
+def test_the_file_for_pytorch_checks_the_same_kernel_on_the_same_numbers(monkeypatch, name, dtype):
+    torch = pytest.importorskip("torch")
+    from torch.utils import cpp_extension
+
+    op, rung = find(name).op, find(name).rung(1)
+    target = compiler.typical_target(HOPPER, DTYPES[dtype])
+    dims = next(dims for dims in reversed(op.shapes) if op.flops(dims) < 2e7)
+    text = export_torch.export(find(name), rung, dims, target)
+    assert sections(text)[1] == sections(export.export(find(name), rung, dims, target))[1]
+    inputs = {k: given.array for k, given in samples.make_inputs(op, dims, target.real).items()}
+    error = 0.0
+
+    def on_tensors(*tensors):
+        """Instead of the kernel: looks at the inputs, and writes the reference's results."""
+        expected = {e.arg.name: e.value for e in expect(op, dims, target.real, inputs)}
+        for arg, tensor in zip(op.args, tensors, strict=True):
+            if arg.name in inputs:
+                given = inputs[arg.name].view("i4") if arg.dtype == "uint32" else inputs[arg.name]
+                assert np.array_equal(tensor.double().numpy(), given.astype("f8")), arg.name
+            if arg.name in expected:
+                value = torch.from_numpy(np.asarray(expected[arg.name], "f8"))
+                tensor.copy_((value + error).to(tensor.dtype))
+
+    fake = SimpleNamespace(on_tensors=on_tensors)
+    monkeypatch.setattr(cpp_extension, "load_inline", lambda *_, **__: fake)
+    namespace = {"__name__": "exported"}
+    exec(text.replace('DEVICE = "cuda"', 'DEVICE = "cpu"'), namespace)
+    assert namespace["main"]() == 0
+    error = 1.0
+    assert namespace["main"]() == 1
+
+
 @pytest.mark.parametrize("shape", [(70, 130), (3, 50304), (1_000_003,), (4, 12, 1024)])
 def test_samples_cover_the_edges_and_borders_and_are_spread_over_the_output(shape):
     assert len(samples.sample_indices((64, 64), (8,))) == 64 * 64  # all of a small output
@@ -408,7 +443,7 @@ def test_the_command_takes_your_own_file_and_does_not_overwrite_it(tmp_path, mon
 def test_the_command_refuses_a_name_that_nvcc_would_not_take(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert main(["export", "layernorm.forward", "3", "-o", "kernel.cpp"]) == 2
-    assert "files that end in .cu" in capsys.readouterr().err
+    assert "kernel.cpp: a file for nvcc ends in .cu" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
 
 
@@ -428,3 +463,6 @@ def test_the_command_replaces_a_file_only_where_it_is_named(tmp_path, monkeypatc
     assert path.read_text() == exported
     assert main([*arguments, "-o", str(tmp_path)]) == 2
     assert "is a folder; name a file" in capsys.readouterr().err
+    assert main([*arguments, "--to", "torch"]) == 0
+    assert "\npython layernorm_forward_3.py\n" in capsys.readouterr().out
+    compile((tmp_path / "layernorm_forward_3.py").read_text(), "layernorm_forward_3.py", "exec")
