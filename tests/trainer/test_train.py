@@ -21,6 +21,7 @@ from ladder.core.emulator.emulated import Emulated
 from tests.trainer.tiny import (
     SHAPE,
     add_size,
+    assert_same,
     highest_rungs,
     losses,
     needs_compiler,
@@ -104,10 +105,7 @@ def test_a_resumed_run_continues_bit_for_bit(tmp_path, dtype):
     _, screen = run(tmp_path, **common, output=str(resumed), resume=True)
     assert "resumed at step 4" in screen
 
-    a, b = parameters(straight, 8), parameters(resumed, 8)
-    assert a.keys() == b.keys()
-    for name in a:
-        assert a[name].tobytes() == b[name].tobytes(), name
+    assert_same(parameters(straight, 8), parameters(resumed, 8))
     assert checkpoint.load(straight, 8)[1]["train"] == checkpoint.load(resumed, 8)[1]["train"]
     assert (straight / "main.log").read_text() == (resumed / "main.log").read_text()
     assert losses(straight) == losses(resumed)
@@ -385,8 +383,7 @@ def test_steps_that_are_not_finite_can_be_skipped_without_a_trace(tmp_path, monk
     change_loss(monkeypatch, 1, lambda loss: float("nan"))
     _, screen = run(tmp_path, steps=3, nonfinite="skip", checkpoint_every=1)
     assert "step 2: update skipped, loss or gradient is not finite" in screen
-    before, after = parameters(tmp_path / "run", 1), parameters(tmp_path / "run", 2)
-    assert all(before[name].tobytes() == after[name].tobytes() for name in before)
+    assert_same(parameters(tmp_path / "run", 1), parameters(tmp_path / "run", 2))
     assert checkpoint.load(tmp_path / "run", 3)[1]["stepper"]["updates"] == 2
 
 
