@@ -111,6 +111,8 @@ def open_file(path: Path, data_dir: Path) -> Model:
         source = f"{path}, step {step}"
         return Model(shape, pieces, source, tokenizer=tokenizer_in(state))
     if path.suffix == ".safetensors" or path.is_dir():
+        if runs := kept_model.newest(folder):
+            raise LadderError(f"-e {path} holds runs; name one: {', '.join(map(str, runs))}")
         opened = huggingface.load_huggingface(folder, data_dir)
         return Model(*opened, str(folder), tokenizer=huggingface.tokenizer_of(folder))
     raise LadderError(
