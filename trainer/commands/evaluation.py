@@ -20,7 +20,7 @@ from trainer.commands.parser import build_parser
 from trainer.data.benchmarks import BENCHMARKS, prepare_benchmark
 from trainer.data.datasets import data_directory, token_files
 from trainer.data.multiple_choice import Example, read_examples
-from trainer.data.token_files import TokenLoader
+from trainer.data.token_files import TokenLoader, is_text
 from trainer.engine.engine import Engine
 from trainer.engine.passes import fetch_loss, write_rows
 from trainer.engine.scoring import Score, evaluate, in_groups, note_on_length
@@ -48,7 +48,8 @@ def main(argv: Sequence[str]) -> int:
             raise LadderError("-e names no run, which would name its text; name one by --on FILE")
         T = flags.sequence or run.get("sequence") or min(1024, context)
         T = resolve_sequence(dataclasses.replace(flags, sequence=T), machine.choice, context)
-        loader = TokenLoader(pattern, 1, T, vocab=tokenizer.vocab, shuffle=False)
+        text = on if is_text(on) else ""
+        loader = TokenLoader(pattern, 1, T, vocab=tokenizer.vocab, shuffle=False, text=text)
         return print_loss(machine, model, loader, B, limit)
     path, vocab = Path(name), tokenizer.vocab
     if name in BENCHMARKS:

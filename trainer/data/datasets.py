@@ -132,7 +132,9 @@ def _prepare_file(path: Path, data_dir: str | Path, tokenizer: str, fallback: bo
         tokens = _encode_documents(texts, chosen)
         return _write_splits(place, split(tokens, llmc=False))
 
-    return use_or_make(folder, data_dir, chosen, source, write, note)
+    prepared = use_or_make(folder, data_dir, chosen, source, write, note)
+    parts = f"{path}: its training part", f"{path}: its last tenth, which validates,"
+    return dataclasses.replace(prepared, parts=parts)
 
 
 def token_files(name: str, data_dir: str | Path, tokenizer: Tokenizer) -> str:
