@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 
 from ladder.core.common.errors import LadderError
-from trainer.commands.parser import build_parser
+from trainer.commands.parser import TRAINED, build_parser
 from trainer.data.benchmarks import BENCHMARKS, prepare_benchmark
 from trainer.data.datasets import data_directory, token_files
 from trainer.data.multiple_choice import Example, read_examples
@@ -166,6 +166,7 @@ def parse(argv: Sequence[str]) -> tuple[str, int | None, str, Flags]:
         "The accuracy of a trained model on a multiple-choice benchmark, or its loss on a text."
     )
     helps = {
+        **TRAINED,
         "batch": "rows of a batch, four for an example of a benchmark; default 4, on a GPU 64",
         "sequence": f"of {LOSS}: tokens of a row, T; default: as the run, else up to 1024",
     }

@@ -19,6 +19,9 @@ from ladder.core.common.files import read_json
 from ladder.core.contract.op import split_key
 from trainer.flags import ByDevice, Flags
 
+# What --help says of -e in the commands that take the newest run.
+TRAINED = {"model": "the folder of a run, or a model; default: the newest run in runs/"}
+
 
 def parse(argv: Sequence[str]) -> Flags:
     """What the words of a command line say. Raises LadderError; `--help` prints and exits."""
