@@ -133,10 +133,11 @@ def open_loaders(
         data, seed = config.train_data, config.seed
         if config.overfit:
             return TokenLoader(config.val_data, *size, vocab=vocab, shuffle=False, text=parts[1])
+        named = {**turns, "text": parts[0]}
         if config.random_offsets:
-            return RandomOffsetLoader(data, *size, seed=seed, text=parts[0], **turns)
-        order = {"shuffle": config.shuffle, "seed": seed, "llmc_order": config.llmc_order}
-        return TokenLoader(data, *size, text=parts[0], **order, **turns)
+            return RandomOffsetLoader(data, *size, seed=seed, **named)
+        shuffle, llmc_order = config.shuffle, config.llmc_order
+        return TokenLoader(data, *size, shuffle=shuffle, seed=seed, llmc_order=llmc_order, **named)
 
     # A text that is shorter than a batch is validated by fewer rows.
     rows = [(read_count(path) - 1) // config.sequence for path in find_shards(config.val_data)]

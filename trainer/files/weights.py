@@ -157,10 +157,11 @@ def tokenizer_in(state: Mapping[str, Any]) -> str | None:
 
 
 def settings_of(run: Path) -> dict[str, Any]:
-    """The texts and the length of rows that the config.json in a run's folder names; less where it
-    is a stranger's, or there is none."""
+    """The texts, and the sizes of a batch and a validation, that the config.json in a run's folder
+    names; less where it is a stranger's, or there is none."""
     record = read_json(path) if (path := run / "config.json").is_file() else {}
-    kinds = {"train_data": str, "val_data": str, "sequence": int}
+    texts, sizes = ("train_data", "val_data"), ("sequence", "batch", "val_batches")
+    kinds = {**dict.fromkeys(texts, str), **dict.fromkeys(sizes, int)}
     items = record.items() if isinstance(record, dict) else ()
     return {name: value for name, value in items if type(value) is kinds.get(name)}
 
