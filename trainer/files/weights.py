@@ -157,11 +157,11 @@ def tokenizer_in(state: Mapping[str, Any]) -> str | None:
 
 
 def settings_of(run: Path) -> dict[str, Any]:
-    """The texts, and the sizes of a batch and a validation, that the config.json in a run's folder
-    names; less where it is a stranger's, or there is none."""
+    """The texts, the device, and the sizes of a batch and a validation that the config.json in a
+    run's folder names; less where it is a stranger's, or there is none."""
     record = read_json(path) if (path := run / "config.json").is_file() else {}
-    texts, sizes = ("train_data", "val_data"), ("sequence", "batch", "val_batches")
-    kinds = {**dict.fromkeys(texts, str), **dict.fromkeys(sizes, int)}
+    names, sizes = ("train_data", "val_data", "device"), ("sequence", "batch", "val_batches")
+    kinds = {**dict.fromkeys(names, str), **dict.fromkeys(sizes, int)}
     items = record.items() if isinstance(record, dict) else ()
     return {name: value for name, value in items if type(value) is kinds.get(name)}
 
