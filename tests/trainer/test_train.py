@@ -151,6 +151,9 @@ def test_a_text_shorter_than_a_batch_is_validated_by_fewer_rows(tmp_path):
     write_tokens(tmp_path / "mine_val_0.bin", np.arange(16))
     with pytest.raises(LadderError, match="has 16 tokens, fewer than"):
         run(tmp_path, **words)
+    (text := tmp_path / "short.txt").write_text("The bell, the tower. " * 5)
+    with pytest.raises(LadderError, match=r"short.txt: its last .* 11 tokens, .* needs; lower -t"):
+        run(tmp_path, dataset=str(text), batch=1)
 
 
 def test_a_run_is_validated_on_a_text_of_ones_own_and_trains_as_without_it(tmp_path):
