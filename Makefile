@@ -100,7 +100,7 @@ $(VENV)/bin/python:
 	  { rm -rf $(VENV); echo "python3 -m venv failed; on Debian and Ubuntu: apt install python3-venv" >&2; exit 2; }
 
 $(VENV)/.core: $(VENV)/bin/python pyproject.toml $(wildcard requirements/*.txt)
-	@echo "installing packages into $(VENV) …"
+	@echo "installing packages into $(VENV), about a minute …"
 	@$(call LOCKED,core $(ACCELERATOR))
 	@$(PIP) --no-deps --no-build-isolation --editable .
 	@touch $@

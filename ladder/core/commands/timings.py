@@ -205,7 +205,7 @@ def _variants(rungs: Sequence[Rung], define: str, save: Path | bool | None) -> l
     if not re.fullmatch(r"\d+(,\d+)*", values):
         raise LadderError(f"--define {define}: write NAME=V,V with whole numbers: BLOCK=32,64,128")
     if len(rungs) != 1:
-        raise LadderError("--define changes one rung; name it with --rung")
+        raise LadderError("--define changes one rung: name it, and no other, with --rung")
     if save:
         raise LadderError("--save keeps the rungs as their files are; leave it or --define out")
     return [rungs[0].with_constant(name, int(value)) for value in values.split(",")]
