@@ -258,7 +258,7 @@ def open_run(flags: Flags, group: Group = ALONE) -> Run:
     if resumed is not None:
         check_same(config, resumed)
     group.progress("the opening of the data")
-    train, val, train_split = open_loaders(config, shape.vocab, group.rank)
+    train, val, train_split = open_loaders(config, shape.vocab, group.rank, data.parts)
     group.agree("the number of HellaSwag's examples", len(examples))
     group.agree("the model", [model.source, asdict(shape)])
     group.agree("the training data", train.state())

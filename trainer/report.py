@@ -232,7 +232,8 @@ class Report:
         self.say(f"checkpoint {path}")
 
     def kept(self, path: Path | None) -> None:
-        self.say(f"model {path}; text from it: python -m trainer sample -e {self.run.directory}")
+        text = f"text from it: python -m trainer sample -e {self.run.directory}"
+        self.say(f"model {path}; {text}; also: chat, eval loss")
 
     def condition(self, step: int) -> None:
         """Clock and power of the GPU, for --log-gpu."""

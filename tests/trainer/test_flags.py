@@ -15,6 +15,7 @@ from ladder.core.common.errors import LadderError
 from tests.trainer.tiny import resolved, resolved_kernels
 from trainer import flags
 from trainer.commands.parser import parse
+from trainer.data.datasets import prepare
 from trainer.engine import schedule
 from trainer.flags import FUSIONS, Flags
 from trainer.model import fusion
@@ -92,6 +93,21 @@ def test_later_flags_replace_those_of_a_config_op_by_op(tmp_path):
     after = parse(["--config", str(path), "--rung", "gelu.forward=2", "-f", "0", "--prompt", "-"])
     rung = {"gelu.forward": "2", "a": "b.cu"}
     assert after == dataclasses.replace(before, rung=rung, tf32=False, prompt="-")
+    assert parse(["--config", str(tmp_path)]) == before  # the folder of the run
+
+
+def test_a_config_says_which_text_has_changed_since(tmp_path, capsys):
+    (text := tmp_path / "book.txt").write_text("The bell.")
+    files = prepare(str(text), tmp_path, "bytes").train
+    record = {"flags": {"dataset": str(text)}, "train_data": files}
+    (tmp_path / "config.json").write_text(json.dumps(record))
+    parse(["--config", str(tmp_path)])
+    assert capsys.readouterr().err == ""
+    text.write_text("The tower.")
+    parse(["--config", str(tmp_path), "--dataset", "play"])
+    assert capsys.readouterr().err == ""
+    assert parse(["--config", str(tmp_path)]).dataset == str(text)
+    assert f"{text} has changed since" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from contextlib import suppress
 import numpy as np
 
 from ladder.core.common.errors import LadderError
-from trainer.commands.parser import build_parser
+from trainer.commands.parser import TRAINED, build_parser
 from trainer.commands.sample import SETTINGS, open_generator
 from trainer.data.tokenizers import Tokenizer
 from trainer.engine.generation import decode_stream, encode_prompt
@@ -29,7 +29,10 @@ from trainer.report import printable
 
 
 def main(argv: Sequence[str]) -> int:
-    helps = {"sample_tokens": "tokens that the model writes behind a line, at most; default 64"}
+    helps = {
+        **TRAINED,
+        "sample_tokens": "tokens that the model writes behind a line, at most; default 64",
+    }
     parser = build_parser("python -m trainer chat", str(__doc__), SETTINGS, helps=helps)
     flags = of_newest_run(Flags(**vars(parser.parse_args(argv))))
     config, tokenizer, generator = open_generator(flags, any_prompt=True)

@@ -8,19 +8,22 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 
 from ladder.core.common.errors import LadderError
-from trainer.commands.parser import build_parser
+from trainer.commands.parser import TRAINED, build_parser
 from trainer.data.benchmarks import BENCHMARKS, prepare_benchmark
 from trainer.data.datasets import data_directory, token_files
 from trainer.data.multiple_choice import Example, read_examples
-from trainer.data.token_files import TokenLoader
+from trainer.data.token_files import TokenLoader, is_text
 from trainer.engine.engine import Engine
 from trainer.engine.passes import fetch_loss, write_rows
 from trainer.engine.scoring import Score, evaluate, in_groups, note_on_length
@@ -31,6 +34,7 @@ from trainer.open import Machine, of_newest_run, open_machine, open_weights
 from trainer.report import open_console
 
 LOSS, SPLITS = "loss", ("train", "val")
+SECONDS = 10  # between lines on the progress
 
 
 def main(argv: Sequence[str]) -> int:
@@ -48,8 +52,12 @@ def main(argv: Sequence[str]) -> int:
             raise LadderError("-e names no run, which would name its text; name one by --on FILE")
         T = flags.sequence or run.get("sequence") or min(1024, context)
         T = resolve_sequence(dataclasses.replace(flags, sequence=T), machine.choice, context)
-        loader = TokenLoader(pattern, 1, T, vocab=tokenizer.vocab, shuffle=False)
-        return print_loss(machine, model, loader, B, limit)
+        text = on if is_text(on) else ""
+        loader = TokenLoader(pattern, 1, T, vocab=tokenizer.vocab, shuffle=False, text=text)
+        notes = []
+        if on == "val" and run.get("sequence") == T and limit is None:
+            notes = note_on_rows(run, loader.batches)
+        return print_loss(machine, model, loader, B, limit, notes)
     path, vocab = Path(name), tokenizer.vocab
     if name in BENCHMARKS:
         path, every = prepare_benchmark(name, tokenizer.name, data_dir, vocab=vocab)
@@ -89,8 +97,22 @@ def main(argv: Sequence[str]) -> int:
     return 0
 
 
+def note_on_rows(run: Mapping[str, Any], rows: int) -> list[str]:
+    """How many of these rows each validation of a run took, in a line, if not all of them."""
+    B, most = max(1, min(run.get("batch", 1), rows)), run.get("val_batches", -1)
+    taken = B * (rows // B if most < 0 else min(most, rows // B))
+    if not 0 < taken < rows:
+        return []
+    return [f"the run's own validations took the first {taken:,} rows: --limit {taken}"]
+
+
 def print_loss(
-    machine: Machine, model: weights.Model, loader: TokenLoader, B: int, limit: int | None
+    machine: Machine,
+    model: weights.Model,
+    loader: TokenLoader,
+    B: int,
+    limit: int | None,
+    notes: Sequence[str] = (),
 ) -> int:
     """Print the mean loss on the rows that a loader of one row reads, B at a time."""
     rows, T = min(limit or loader.batches, loader.batches), loader.T
@@ -102,14 +124,15 @@ def print_loss(
     engine = machine.engine(machine.choose(forward_only, B), forward_only, model.pieces)
     console = open_console()
     text = f"{loader.tokens:,} tokens, {rows:,} rows of T={T}, B={B}, {machine.choice.dtype}"
-    _say(console, f"text: {text}", f"weights: {model.source}")
+    _say(console, f"text: {text}", f"weights: {model.source}", *(f"note: {n}" for n in notes))
     total = 0.0
-    with _progress(console) as bar:
-        for first in bar.track(range(0, rows, B)):
+    with _progress(console, rows, "rows") as show:
+        for first in range(0, rows, B):
             batch = [loader.next_batch() for _ in range(min(B, rows - first))]
             write_rows(engine, *map(np.concatenate, zip(*batch, strict=True)))
             engine.evaluate()
             total += fetch_loss(engine, len(batch))() * len(batch)
+            show(first + len(batch))
     _say(console, f"loss: {total / rows:.6f} nats per token")
     return 0
 
@@ -119,11 +142,24 @@ def _say(console: Console, *lines: str) -> None:
         console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
-def _progress(console: Console) -> Progress:
-    return Progress(
+@contextmanager
+def _progress(console: Console, total: int, what: str) -> Iterator[Callable[[int], None]]:
+    """A function that shows how many are done: a bar on a terminal, else a line now and then."""
+    bar = Progress(
         BarColumn(24), MofNCompleteColumn(), TimeRemainingColumn(),
         console=console, transient=True, disable=not console.is_terminal,
     )  # fmt: skip
+    task, said = bar.add_task("", total=total), time.monotonic()
+
+    def show(done: int) -> None:
+        nonlocal said
+        bar.update(task, completed=done)
+        if not console.is_terminal and time.monotonic() - said > SECONDS:
+            said = time.monotonic()
+            _say(console, f"{done:,} of {total:,} {what}")
+
+    with bar:
+        yield show
 
 
 def _evaluate_groups(
@@ -131,15 +167,14 @@ def _evaluate_groups(
 ) -> Score:
     """The score on examples by T, with a progress bar. `engine_of` makes the engine of a T."""
     score = Score(0, 0, 0)
-    with _progress(console) as bar:
-        task = bar.add_task("", total=sum(map(len, groups.values())))
+    with _progress(console, sum(map(len, groups.values())), "examples") as show:
 
-        def show(done: int) -> None:
-            bar.update(task, completed=score.examples + done)
+        def show_more(done: int) -> None:
+            show(score.examples + done)
 
         for T, examples in groups.items():
             engine = engine_of(T)
-            found = evaluate(engine, examples, show=show)
+            found = evaluate(engine, examples, show=show_more)
             assert found is not None  # nothing stops it
             score += found
             engine.close()
@@ -165,6 +200,7 @@ def parse(argv: Sequence[str]) -> tuple[str, int | None, str, Flags]:
         "The accuracy of a trained model on a multiple-choice benchmark, or its loss on a text."
     )
     helps = {
+        **TRAINED,
         "batch": "rows of a batch, four for an example of a benchmark; default 4, on a GPU 64",
         "sequence": f"of {LOSS}: tokens of a row, T; default: as the run, else up to 1024",
     }

@@ -7,8 +7,10 @@ too, so that a command line of llm.c's train_gpt2cu can be used as it stands.
 import argparse
 import dataclasses
 import functools
+import os
+import sys
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from ladder.core.common.command_line import Parser
@@ -16,6 +18,9 @@ from ladder.core.common.errors import LadderError
 from ladder.core.common.files import read_json
 from ladder.core.contract.op import split_key
 from trainer.flags import ByDevice, Flags
+
+# What --help says of -e in the commands that take the newest run.
+TRAINED = {"model": "the folder of a run, or a model; default: the newest run in runs/"}
 
 
 def parse(argv: Sequence[str]) -> Flags:
@@ -29,29 +34,39 @@ def parse(argv: Sequence[str]) -> Flags:
     )
     parser.add_argument(
         "--config",
-        metavar="FILE",
-        help="the config.json of a run, to repeat it; other flags replace those in it",
+        metavar="RUN",
+        help="a run's folder, or its config.json, to repeat it; other flags replace those in it",
     )
     words = list(argv)
     for i, (word, value) in enumerate(zip(words, [*words, "-"][1:], strict=True)):
         if word == "-h" and value.startswith("-"):  # with a value, it is llm.c's for HellaSwag
             words[i] = "--help"
     typed = vars(parser.parse_args(words))
-    before = {"rung": None} if (path := typed.pop("config")) is None else _before(parser, path)
-    rung = {**(before["rung"] or {}), **(typed["rung"] or {})} or None
+    path = typed.pop("config")
     later = {name: value for name, value in typed.items() if value is not None}
+    before = {"rung": None} if path is None else _before(parser, path, later)
+    rung = {**(before["rung"] or {}), **(typed["rung"] or {})} or None
     return Flags(**{**before, **later, "rung": rung})
 
 
-def _before(parser: Parser, path: str) -> dict[str, Any]:
+def _before(parser: Parser, path: str, later: Collection[str]) -> dict[str, Any]:
     """What was typed for the run that has left a config.json. That may be a stranger's, and is read
-    as if it were typed now. Raises LadderError."""
+    as if it were typed now. A note says which text has changed, unless `later` flags replace it.
+    Raises LadderError."""
+    if os.path.isdir(path):
+        path = os.path.join(path, "config.json")
     try:
         record = read_json(path)
         flags = record.get("flags") if isinstance(record, dict) else None
         if not isinstance(flags, dict):
             raise LadderError("it names no flags, as the config.json in the folder of a run does")
         before = vars(parser.parse_args([word for item in flags.items() for word in _words(*item)]))
+        from trainer.data.datasets import is_another_text  # half a second, and few need it
+
+        for name, key in (("dataset", "train_data"), ("val_data", "val_data")):
+            text, files = before[name], str(record.get(key, ""))
+            if files and text and name not in later and is_another_text(text, files):
+                print(f"note: {text} has changed since the run of {path}", file=sys.stderr)
     except LadderError as error:
         raise LadderError(f"--config {path}: {str(error).removeprefix(f'{path}: ')}") from None
     del before["config"]

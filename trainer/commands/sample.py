@@ -11,7 +11,7 @@ import numpy as np
 
 from ladder.core.common import files
 from ladder.core.common.errors import LadderError
-from trainer.commands.parser import build_parser
+from trainer.commands.parser import TRAINED, build_parser
 from trainer.data.datasets import data_directory
 from trainer.data.tokenizers import Tokenizer
 from trainer.engine.engine import Engine
@@ -63,7 +63,9 @@ def main(argv: Sequence[str]) -> int:
 def parse(argv: Sequence[str]) -> tuple[Flags, str | None]:
     """The flags of a run that matter to a sample, and the file of --prompts."""
     names = (*SETTINGS, "prompt")
-    parser = build_parser("python -m trainer sample", "Text from a trained model.", names)
+    parser = build_parser(
+        "python -m trainer sample", "Text from a trained model.", names, helps=TRAINED
+    )
     parser.add_argument(
         "--prompts", metavar="FILE", help="a prompt on each line, sampled together; instead of one"
     )

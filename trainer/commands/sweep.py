@@ -30,7 +30,7 @@ from trainer.commands.parser import build_parser, parse
 from trainer.files import logs
 from trainer.files.logs import History
 from trainer.flags import Flags
-from trainer.plots.course import COLUMNS, best_values, draw
+from trainer.plots.course import COLUMNS, best_values, draw, without_empty
 from trainer.report import Display, open_console
 
 WHOLE = ("prompt", "fuse", "output", "report_to")  # fields whose values may hold commas
@@ -247,7 +247,7 @@ def write_results(
     ]
     if not rows:
         return
-    tables = [([*fields, *(f"{name}>" for name in COLUMNS)], rows)]
+    tables = [without_empty([*fields, *(f"{name}>" for name in COLUMNS)], rows)]
     if "seed" in fields:
         choice = [field for field in fields if field != "seed"]
         columns = ["step>", *choice, "seeds>", "mean validation>", "deviation>", "off the first>"]

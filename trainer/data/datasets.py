@@ -111,7 +111,7 @@ def _prepare_file(path: Path, data_dir: str | Path, tokenizer: str, fallback: bo
             f"{', '.join(NAMES)}, or name a text file or Parquet files"
         )
     texts, source = _documents(path)
-    folder = f"{path.stem}-{source[:12]}"
+    folder = _folder(path, source)
     note = None
     if tokenizer.partition(":")[0] == "chars":
         name = f"{tokenizers.OWN_CHARS}{folder}"
@@ -132,7 +132,9 @@ def _prepare_file(path: Path, data_dir: str | Path, tokenizer: str, fallback: bo
         tokens = _encode_documents(texts, chosen)
         return _write_splits(place, split(tokens, llmc=False))
 
-    return use_or_make(folder, data_dir, chosen, source, write, note)
+    prepared = use_or_make(folder, data_dir, chosen, source, write, note)
+    parts = f"{path}: its training part", f"{path}: its last tenth, which validates,"
+    return dataclasses.replace(prepared, parts=parts)
 
 
 def token_files(name: str, data_dir: str | Path, tokenizer: Tokenizer) -> str:
@@ -143,10 +145,25 @@ def token_files(name: str, data_dir: str | Path, tokenizer: Tokenizer) -> str:
     texts, source = _documents(Path(name))
 
     def write(place: Path, chosen: Tokenizer) -> dict[str, int]:
-        return _write_splits(place, {"val": _encode_documents(texts, chosen)})
+        try:
+            return _write_splits(place, {"val": _encode_documents(texts, chosen)})
+        except LadderError as error:
+            raise LadderError(f"{name}: {error}") from None
 
-    folder = f"{Path(name).stem}-{source[:12]}-whole"
+    folder = f"{_folder(Path(name), source)}-whole"
     return use_or_make(folder, data_dir, tokenizer, source, write).val
+
+
+def is_another_text(name: str, files: str) -> bool:
+    """Whether a text of one's own is another one now than that which these token files hold."""
+    if name in NAMES or is_parquet(Path(name)) or not is_text(name):
+        return False
+    _, source = _documents(Path(name))
+    return _folder(Path(name), source) not in files
+
+
+def _folder(path: Path, source: str) -> str:
+    return f"{path.stem}-{source[:12]}"
 
 
 def _documents(path: Path) -> tuple[list[str], str]:

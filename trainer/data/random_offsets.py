@@ -34,6 +34,7 @@ class RandomOffsetLoader:
         seed: int = 0,
         rank: int = 0,
         ranks: int = 1,
+        text: str = "",
     ):
         if B < 1 or T < 1:
             raise LadderError(f"B={B} sequences of T={T} tokens: both must be at least 1")
@@ -42,12 +43,7 @@ class RandomOffsetLoader:
         self.rank, self.ranks = rank, ranks
         self._paths = token_files.find_shards(pattern)
         self._counts = [token_files.read_count(path) for path in self._paths]
-        for path, count in zip(self._paths, self._counts, strict=True):
-            if count < T + 1:
-                raise LadderError(
-                    f"{path} has {count} tokens, fewer than the T+1 = {T + 1} of one row; "
-                    "choose a smaller T, or a longer text (or remove one of several files)"
-                )
+        token_files.refuse_short(self._paths, self._counts, 1, T, text)
         # The offsets of the shards follow one another; a shard's are below its entry here.
         self._ends = np.cumsum([count - T for count in self._counts])
         self.tokens = sum(self._counts)

@@ -22,12 +22,13 @@ Write = Callable[[Path, Tokenizer], dict[str, int]]  # place, tokenizer -> {file
 @dataclass(frozen=True)
 class Prepared:
     """Glob patterns of the token files, the tokenizer that made them, and, if something else than
-    was asked for is used, one line that says what and why."""
+    was asked for is used, one line that says what and why. `parts`: what an error calls the two."""
 
     train: str
     val: str
     tokenizer: Tokenizer
     note: str | None = None
+    parts: tuple[str, str] = "", ""
 
 
 def use_or_make(

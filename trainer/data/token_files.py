@@ -193,6 +193,24 @@ def check_vocabulary(path: str | Path, starts: Sequence[int], rows: np.ndarray, 
         )
 
 
+def refuse_short(
+    paths: Sequence[Path], counts: Sequence[int], rows: int, T: int, text: str = ""
+) -> None:
+    """Raise LadderError where a file has too few tokens for so many rows of T.
+
+    text  what an error calls a file that was made of a user's text; "": its path
+    """
+    for path, count in zip(paths, counts, strict=True):
+        if count < rows * T + 1:
+            flags = [flag for flag, size in (("-b", rows), ("-t", T)) if size > 1 and count > 1]
+            lower = f"lower {' or '.join(flags)}, or " if flags else ""
+            other = " or leave out this file" if len(paths) > 1 else ""
+            raise LadderError(
+                f"{text or path} has {count} token{'s' * (count != 1)}, fewer than the "
+                f"{rows * T + 1} that B={rows} T={T} needs; {lower}take a longer text{other}"
+            )
+
+
 def check_position(identity: Mapping[str, Any], state: Mapping[str, Any]) -> None:
     """Raise LadderError where a loader's position is of other data, or of another order."""
     for key, value in identity.items():
@@ -218,7 +236,7 @@ class TokenLoader:
     With `llmc_order`, the order is llm.c's own (batch_order.py): a run of llm.c and one here see
     the same batches. A window has then B*T*ranks + 1 tokens, and each rank takes its part of the
     next window of its own order. A position counts the batches of the epoch, since ranks come to
-    shards of different sizes at different times.
+    shards of different sizes at different times. `text`: as in `refuse_short`.
     """
 
     def __init__(
@@ -233,6 +251,7 @@ class TokenLoader:
         rank: int = 0,
         ranks: int = 1,
         llmc_order: bool = False,
+        text: str = "",
     ):
         if B < 1 or T < 1:
             raise LadderError(f"B={B} sequences of T={T} tokens: both must be at least 1")
@@ -245,14 +264,7 @@ class TokenLoader:
         self._first = rank * B * T if llmc_order else 0  # token of a window
         self._paths = find_shards(pattern)
         self._counts = [read_count(path) for path in self._paths]
-        for path, count in zip(self._paths, self._counts, strict=True):
-            if count < self._span + 1:
-                size = "B*T*ranks+1" if shared > 1 else "B*T+1"
-                raise LadderError(
-                    f"{path} has {count} tokens, fewer than the {size} = {self._span + 1} of one "
-                    "batch; choose a smaller B or T, or a longer text (or remove one of several "
-                    "files)"
-                )
+        refuse_short(self._paths, self._counts, B * shared, T, text)
         self._windows = [(count - 1) // self._span for count in self._counts]
         self._order: SeededOrder | LlmcOrder = (
             LlmcOrder(self._windows, rank)

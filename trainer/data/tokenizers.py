@@ -149,13 +149,13 @@ class CharTokenizer(Tokenizer):
         write_json(path, self.symbols, indent=None)
 
     def encode(self, text: str) -> list[int]:
-        try:
-            return [self._ids[symbol] for symbol in text]
-        except KeyError as error:
+        if missing := sorted(set(text) - self._ids.keys()):
+            first = ", ".join(map(repr, missing[:5])) + (", ..." if len(missing) > 5 else "")
             raise LadderError(
-                f"the character {error.args[0]!r} is not among the {self.vocab} of the training "
-                "text; leave it out, or use the gpt2 or bytes tokenizer"
-            ) from None
+                f"not among the {self.vocab} characters of the training text: {first}; leave them "
+                "out, or train again with --tokenizer bytes"
+            )
+        return [self._ids[symbol] for symbol in text]
 
     def token_bytes(self, i: int) -> bytes:
         return self.symbols[i].encode("utf-8")

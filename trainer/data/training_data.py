@@ -36,6 +36,7 @@ class Data:
     tokenizer: Tokenizer | None
     vocab: int
     note: str | None = None
+    parts: tuple[str, str] = "", ""  # what an error calls the two
 
     @property
     def names(self) -> dict[str, str]:
@@ -63,11 +64,12 @@ def open_data(flags: Flags, data_dir: Path, name: str) -> Data:
     if flags.uses_dataset:
         prepared = prepare(flags.value("dataset"), data_dir, name)
         used = Path(prepared.train).parent.name  # another one if --dataset could not be downloaded
-        made_by, val = prepared.tokenizer, prepared.val
+        made_by, val, parts = prepared.tokenizer, prepared.val, prepared.parts
         if flags.val_data is not None:
             val = token_files(flags.val_data, data_dir, made_by)
+            parts = parts[0], flags.val_data if is_text(flags.val_data) else ""
         patterns = (used, prepared.train, val)
-        return Data(*patterns, made_by.name, made_by, made_by.vocab, prepared.note)
+        return Data(*patterns, made_by.name, made_by, made_by.vocab, prepared.note, parts)
     train, val = _token_files(flags)
     patterns = (train, train, val)
     try:
@@ -117,26 +119,30 @@ def open_examples(flags: Flags, data: Data, data_dir: Path) -> tuple[Sequence[Ex
 
 
 def open_loaders(
-    config: TrainConfig, vocab: int, rank: int = 0
+    config: TrainConfig, vocab: int, rank: int = 0, parts: tuple[str, str] = ("", "")
 ) -> tuple[Loader, TokenLoader, TokenLoader | None]:
     """Batches for training, for validation, and with --eval-train those of the training text in
-    order. Overfitting takes the first batch of validation, as in llm.c, on all ranks."""
+    order. Overfitting takes the first batch of validation, as in llm.c, on all ranks.
+
+    parts  what an error calls the files of the two texts; "": their paths
+    """
     turns: dict[str, Any] = {"vocab": vocab, "rank": rank, "ranks": config.ranks}
     size = config.batch, config.sequence
 
     def for_training() -> Loader:
         data, seed = config.train_data, config.seed
         if config.overfit:
-            return TokenLoader(config.val_data, *size, vocab=vocab, shuffle=False)
+            return TokenLoader(config.val_data, *size, vocab=vocab, shuffle=False, text=parts[1])
+        named = {**turns, "text": parts[0]}
         if config.random_offsets:
-            return RandomOffsetLoader(data, *size, seed=seed, **turns)
+            return RandomOffsetLoader(data, *size, seed=seed, **named)
         shuffle, llmc_order = config.shuffle, config.llmc_order
-        return TokenLoader(data, *size, shuffle=shuffle, seed=seed, llmc_order=llmc_order, **turns)
+        return TokenLoader(data, *size, shuffle=shuffle, seed=seed, llmc_order=llmc_order, **named)
 
     # A text that is shorter than a batch is validated by fewer rows.
     rows = [(read_count(path) - 1) // config.sequence for path in find_shards(config.val_data)]
     few = max(1, min(config.batch, *rows)), config.sequence
-    val = TokenLoader(config.val_data, *few, shuffle=False, **turns)
+    val = TokenLoader(config.val_data, *few, shuffle=False, text=parts[1], **turns)
     train_split = None
     if config.eval_train:
         train_split = TokenLoader(config.train_data, *size, shuffle=False, **turns)

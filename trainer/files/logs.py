@@ -19,9 +19,11 @@ from typing import Any
 
 from ladder.core.common.errors import LadderError
 from ladder.core.common.files import atomic_write, read_bytes
+from trainer.files.weights import settings_of
 
 MOST_BYTES = 1 << 30  # of a log: some millions of steps
 LOGS = ("log.jsonl", "main.log")  # of a run's folder; llm.c writes the second
+EMULATED = ("emulated", "isa:")  # how devices begin whose times say nothing of a kernel's
 
 # What is read of a log: the key in log.jsonl, and the word in main.log.
 NUMBERS = {
@@ -49,7 +51,8 @@ class History:
     train_split the loss on the training text, measured as val is, where --eval-train asked for it
     evaluation  accuracy on HellaSwag, 0 to 1
     norm        length of the gradient before clipping
-    ms, speed   time of a step in milliseconds, and tokens per second; llm.c's log has neither
+    ms, speed   time of a step in milliseconds, and tokens per second; llm.c's log has neither, and
+                of an emulated run they are left out
     samples     sampled texts
     """
 
@@ -139,6 +142,7 @@ def read_history(path: Path) -> History:
     if not os.path.exists(path):
         raise LadderError(f"{path} does not exist; name the folder of a run")
     entries = read(path) if path.suffix == ".jsonl" else _read_text(path)
+    emulated = settings_of(path.parent).get("device", "").startswith(EMULATED)
 
     def curve(name: str) -> Curve:
         return sorted({e["step"]: e[name] for e in entries if e.get(name) is not None}.items())
@@ -151,8 +155,8 @@ def read_history(path: Path) -> History:
         evaluation=curve("eval"),
         lr=curve("lr"),
         norm=curve("norm"),
-        ms=curve("ms"),
-        speed=curve("tokens_per_second"),
+        ms=[] if emulated else curve("ms"),
+        speed=[] if emulated else curve("tokens_per_second"),
         samples=samples,
     )
 

@@ -111,6 +111,8 @@ def open_file(path: Path, data_dir: Path) -> Model:
         source = f"{path}, step {step}"
         return Model(shape, pieces, source, tokenizer=tokenizer_in(state))
     if path.suffix == ".safetensors" or path.is_dir():
+        if runs := kept_model.newest(folder):
+            raise LadderError(f"-e {path} holds runs; name one: {', '.join(map(str, runs))}")
         opened = huggingface.load_huggingface(folder, data_dir)
         return Model(*opened, str(folder), tokenizer=huggingface.tokenizer_of(folder))
     raise LadderError(
@@ -155,10 +157,11 @@ def tokenizer_in(state: Mapping[str, Any]) -> str | None:
 
 
 def settings_of(run: Path) -> dict[str, Any]:
-    """The texts and the length of rows that the config.json in a run's folder names; less where it
-    is a stranger's, or there is none."""
+    """The texts, the device, and the sizes of a batch and a validation that the config.json in a
+    run's folder names; less where it is a stranger's, or there is none."""
     record = read_json(path) if (path := run / "config.json").is_file() else {}
-    kinds = {"train_data": str, "val_data": str, "sequence": int}
+    names, sizes = ("train_data", "val_data", "device"), ("sequence", "batch", "val_batches")
+    kinds = {**dict.fromkeys(names, str), **dict.fromkeys(sizes, int)}
     items = record.items() if isinstance(record, dict) else ()
     return {name: value for name, value in items if type(value) is kinds.get(name)}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -105,6 +106,14 @@ def best_values(run: History) -> tuple[str, ...]:
     ms = f"{statistics.median(times):,.2f}" if times else "-"
     speed = f"{statistics.median(speeds):,.0f}" if speeds else "-"
     return f"{steps:,}", training, validation, at, accuracy, ms, speed
+
+
+def without_empty(
+    columns: Sequence[str], rows: Sequence[Sequence[str]]
+) -> tuple[list[str], list[tuple[str, ...]]]:
+    """A table without the columns that have "-" in all rows."""
+    kept = [i for i in range(len(columns)) if any(row[i] != "-" for row in rows)]
+    return [columns[i] for i in kept], [tuple(row[i] for i in kept) for row in rows]
 
 
 def _label(name: str, run: History) -> str:

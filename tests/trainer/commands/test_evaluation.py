@@ -254,6 +254,20 @@ def test_the_loss_of_a_model_is_that_of_its_runs_validation(tmp_path, capsys):
         evaluation.parse(["hellaswag", "-t", "64"])
 
 
+def test_the_loss_says_which_rows_the_run_validated_on_and_how_far_it_is(
+    tmp_path, capsys, monkeypatch
+):
+    outcome, _ = run(tmp_path, keep_model=True, steps=1)  # validates on 2 batches of 2 rows
+    monkeypatch.setattr(evaluation, "SECONDS", 0)
+    words = ["loss", "-e", str(outcome.directory), "--device", "cpu", "-b", "100"]
+    assert evaluation.main(words) == 0
+    told = capsys.readouterr().out
+    assert "the first 4 rows: --limit 4\n" in told and "\n200 of 280 rows\n" in told
+    assert evaluation.main([*words, "--limit", "4"]) == 0
+    found = float(re.search(r"loss: (\S+)", told := capsys.readouterr().out)[1])
+    assert found == pytest.approx(outcome.val_losses[-1][1], abs=1e-6) and "note" not in told
+
+
 def test_the_limit_takes_the_first_examples(tmp_path, hellaswag, capsys):
     words = ["hellaswag", "-e", save_model(tmp_path / "m"), "--device", "cpu", "--limit", "3"]
     assert evaluation.main([*words, "--data-dir", str(tmp_path / "data")]) == 0

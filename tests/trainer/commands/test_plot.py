@@ -42,10 +42,14 @@ def test_several_runs_are_drawn_into_one_picture_and_compared(tmp_path, monkeypa
     lines = capsys.readouterr().out.splitlines()
     assert list(drawn) == ["low", "high"]
     assert [line.split() for line in lines if line.startswith(("low", "high"))] == [
-        ["low", "2", "4.2500", "4.2500", "2", "-", "5.00", "200,000"],
-        ["high", "3", "4.1250", "4.1250", "3", "-", "5.00", "200,000"],
+        ["low", "2", "4.2500", "4.2500", "2", "5.00", "200,000"],
+        ["high", "3", "4.1250", "4.1250", "3", "5.00", "200,000"],
     ]
     assert lines[-1] == "runs.png"
+    for run in made:
+        (run / "config.json").write_text('{"device": "emulated"}')
+    main([*map(str, made)])
+    assert not drawn["low"].ms and "ms/step" not in capsys.readouterr().out
 
 
 def test_two_rungs_that_learn_the_same_are_told_apart_by_width_difference_and_time(

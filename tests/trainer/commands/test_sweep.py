@@ -88,7 +88,7 @@ def test_runs_that_are_finished_are_not_run_again(tmp_path, started, capsys):
     assert head.startswith("| lr | steps | last training | ") and sides.startswith("| ---|--:|--:|")
     rows = [line.strip("| ").split(" | ") for line in lines]
     assert [row[0] for row in rows] == ["3e-2", "1e-3"], "the best run is first"
-    assert rows[0][1:] == ["2", "4.0000", "3.9700", "2", "-", "12.00", "-"]
+    assert rows[0][1:] == ["2", "4.0000", "3.9700", "2", "12.00"]
     assert (tmp_path / "sweep.png").stat().st_size > 5000
     assert (tmp_path / "curves.png").read_text() == "lr=1e-3 lr=3e-2"
     RunLog(tmp_path / "lr=1e-3").validation(1, 4.5)  # as if it had not come to its end

@@ -17,17 +17,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ladder.core.common.errors import LadderError
-from tests.trainer.damage import damaged
+from tests.trainer.damage import damaged, header
 from trainer.data.token_files import TokenLoader, pair_of, read_count, read_tokens, write_tokens
 
 
 def token_file(path, count=100, *, first=0):
     write_tokens(path, np.arange(first, first + count))
     return path
-
-
-def header(*numbers):
-    return struct.pack("<256i", *numbers, *[0] * (256 - len(numbers)))
 
 
 def loader(path, B=2, T=3, *, shuffle=False, seed=0, vocab=65536, **how):
@@ -348,12 +344,12 @@ def test_a_token_beyond_the_vocabulary_is_named_with_its_place(tmp_path):
 def test_a_shard_shorter_than_a_batch_is_named(tmp_path, count):
     token_file(tmp_path / "x_0.bin")
     token_file(tmp_path / "x_1.bin", count)
-    with pytest.raises(LadderError, match=rf"x_1\.bin has {count} tokens"):
+    with pytest.raises(LadderError, match=rf"x_1\.bin has {count} token"):
         loader(tmp_path / "x_*.bin")
 
 
 def test_a_batch_beyond_all_memory_is_refused_as_too_large_for_the_file(tmp_path):
-    with pytest.raises(LadderError, match="choose a smaller B or T"):
+    with pytest.raises(LadderError, match=r"lower -b or -t, or take a longer text$"):
         loader(token_file(tmp_path / "x.bin"), B=2**40, T=2**40)
 
 

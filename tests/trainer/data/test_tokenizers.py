@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from ladder.core.common.errors import LadderError
 from trainer.data import download
+from trainer.data.datasets import token_files
 from trainer.data.tokenizers import ByteTokenizer, CharTokenizer, get_tokenizer
 
 DATA = Path(os.environ.get("KERNEL_LADDER_DATA", "data"))
@@ -61,9 +62,13 @@ def test_characters_are_numbered_in_sorted_order_and_have_no_end_of_text():
     assert tokenizer.encode("ban") == [2, 1, 3]
 
 
-def test_an_unknown_character_is_named():
-    with pytest.raises(LadderError, match=r"'z'.*bytes"):
-        CharTokenizer.of_text("abc").encode("abz")
+def test_unknown_characters_are_named_with_their_file(tmp_path):
+    tokenizer = CharTokenizer.of_text("abc")
+    (text := tmp_path / "x.txt").write_text("zabyz")
+    with pytest.raises(LadderError, match=r"x\.txt: .*'y', 'z'; .*--tokenizer bytes"):
+        token_files(str(text), tmp_path, tokenizer)
+    with pytest.raises(LadderError, match=r"'4', \.\.\.;"):
+        tokenizer.encode("0123456789")
 
 
 @pytest.mark.slow

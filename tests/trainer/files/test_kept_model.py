@@ -69,6 +69,8 @@ def test_samples_come_from_the_newest_run_unless_e_names_one(tmp_path, monkeypat
         run(tmp_path, keep_model=True, steps=1, output=f"runs/{name}")
     assert sample.main(words) == 0
     assert "[-e runs/new; there are also runs/old]" in capsys.readouterr().err
+    with pytest.raises(LadderError, match="-e runs holds runs; name one: runs/new, runs/old"):
+        sample.main(["-e", "runs", *words])
     assert sample.main(["-e", "runs/old", *words]) == 0
     assert "there are also" not in capsys.readouterr().err
 
