@@ -52,3 +52,14 @@ def line(source: str, mark: str = "BUG") -> int:
 
 def devices(**options):
     return [Emulated(counting=counting, **options) for counting in (False, True)]
+
+
+def bugs_in(source: str) -> dict[str, int]:
+    """The numbers of `enum Bug` in a file of kernels, by name."""
+    names = source[source.index("enum Bug {") + 10 :].split("}")[0]
+    return {name.strip(): i for i, name in enumerate(names.split(",")) if name.strip()}
+
+
+def short(value: object) -> str:
+    """A part of a test's name: the same in every process."""
+    return getattr(value, "__name__", str(value)[:24])

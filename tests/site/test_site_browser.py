@@ -63,7 +63,7 @@ def test_pictures_follow_the_switch_between_light_and_dark(address, tab):
     light, dark = COLOURS["paper"]
     for path in ("doc/layernorm.html", "notebooks/00_start.html"):
         page.goto(f"{address}/{path}")
-        picture = page.locator('article img[src$=".svg"]').first
+        picture = page.locator('article img[src*="svg"]').first  # of a file, or in the page
         for theme, colour in (("light", light), ("dark", dark)):
             for _ in range(3):  # the switch goes round: automatic, light, dark
                 if page.locator("body").get_attribute("data-theme") == theme:

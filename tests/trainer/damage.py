@@ -1,6 +1,13 @@
-"""What fuzzed loaders are fed: good files that something happened to."""
+"""What the loaders of files are fed: good files that something happened to, and their headers."""
+
+import struct
 
 from hypothesis import strategies as st
+
+
+def header(*numbers: int) -> bytes:
+    """The 256 int32 that every file of llm.c begins with."""
+    return struct.pack("<256i", *numbers, *[0] * (256 - len(numbers)))
 
 
 @st.composite

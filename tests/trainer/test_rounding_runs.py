@@ -12,6 +12,7 @@ from ladder.core.contract.ladder import find
 from tests.trainer.tiny import (
     PARAMETERS,
     SHAPE,
+    assert_same,
     losses,
     needs_compiler,
     parameters,
@@ -32,12 +33,6 @@ WITH_MASTERS = {"dtype": "bf16", "stochastic_rounding": True}
 
 
 DEVICES = ["cpu", pytest.param("emulated", marks=(needs_compiler, pytest.mark.emulator))]
-
-
-def assert_same(a, b):
-    assert a.keys() == b.keys()
-    for name in a:
-        assert a[name].dtype == b[name].dtype and a[name].tobytes() == b[name].tobytes(), name
 
 
 @pytest.mark.slow

@@ -21,6 +21,7 @@ from ladder.core.emulator.emulated import Emulated
 from tests.trainer.tiny import (
     SHAPE,
     add_size,
+    assert_same,
     highest_rungs,
     losses,
     needs_compiler,
@@ -104,10 +105,7 @@ def test_a_resumed_run_continues_bit_for_bit(tmp_path, dtype):
     _, screen = run(tmp_path, **common, output=str(resumed), resume=True)
     assert "resumed at step 4" in screen
 
-    a, b = parameters(straight, 8), parameters(resumed, 8)
-    assert a.keys() == b.keys()
-    for name in a:
-        assert a[name].tobytes() == b[name].tobytes(), name
+    assert_same(parameters(straight, 8), parameters(resumed, 8))
     assert checkpoint.load(straight, 8)[1]["train"] == checkpoint.load(resumed, 8)[1]["train"]
     assert (straight / "main.log").read_text() == (resumed / "main.log").read_text()
     assert losses(straight) == losses(resumed)
@@ -388,8 +386,7 @@ def test_steps_that_are_not_finite_can_be_skipped_without_a_trace(tmp_path, monk
     change_loss(monkeypatch, 1, lambda loss: float("nan"))
     _, screen = run(tmp_path, steps=3, nonfinite="skip", checkpoint_every=1)
     assert "step 2: update skipped, loss or gradient is not finite" in screen
-    before, after = parameters(tmp_path / "run", 1), parameters(tmp_path / "run", 2)
-    assert all(before[name].tobytes() == after[name].tobytes() for name in before)
+    assert_same(parameters(tmp_path / "run", 1), parameters(tmp_path / "run", 2))
     assert checkpoint.load(tmp_path / "run", 3)[1]["stepper"]["updates"] == 2
 
 
@@ -571,15 +568,19 @@ def test_real_kernels_on_the_emulator_train_as_the_reference_does(tmp_path, rung
     np.testing.assert_allclose(kernels, reference, rtol=1e-5)
 
 
+def assert_near_the_reference(tmp_path, dtype, **kernels):
+    run(tmp_path, steps=3, output=str(tmp_path / "exact"))
+    kernels = {"device": "emulated", "dtype": dtype, "output": str(tmp_path / "coarse"), **kernels}
+    run(tmp_path, steps=3, **kernels)
+    exact, coarse = losses(tmp_path / "exact"), losses(tmp_path / "coarse")
+    np.testing.assert_allclose(coarse, exact, rtol=1e-5 if dtype == "fp32" else 5e-3)
+
+
 @pytest.mark.emulator
 @needs_compiler
 @pytest.mark.parametrize("dtype", ["bf16", "fp16"])
 def test_kernels_train_in_16_bits_too(tmp_path, dtype):
-    run(tmp_path, steps=3, output=str(tmp_path / "exact"))
-    kernels = {"device": "emulated", "rungs": "naive", "dtype": dtype}
-    run(tmp_path, steps=3, **kernels, output=str(tmp_path / "coarse"))
-    exact, coarse = losses(tmp_path / "exact"), losses(tmp_path / "coarse")
-    np.testing.assert_allclose(coarse, exact, rtol=5e-3)
+    assert_near_the_reference(tmp_path, dtype, rungs="naive")
 
 
 @pytest.mark.emulator
@@ -590,11 +591,7 @@ def test_the_highest_rungs_train_too(tmp_path, dtype):
     program = build(SHAPE, B=2, T=16, fusions=tuple(FUSIONS))
     target = open_device("emulated").target(DTYPES[SHORT[dtype]])
     highest = highest_rungs(program.calls, target)
-    kernels = {"device": "emulated", "dtype": dtype, "fuse": "all", "rung": highest}
-    run(tmp_path, steps=3, output=str(tmp_path / "exact"))
-    run(tmp_path, steps=3, **kernels, output=str(tmp_path / "coarse"))
-    exact, coarse = losses(tmp_path / "exact"), losses(tmp_path / "coarse")
-    np.testing.assert_allclose(coarse, exact, rtol=5e-3 if dtype == "bf16" else 1e-5)
+    assert_near_the_reference(tmp_path, dtype, fuse="all", rung=highest)
     there = {"bf16": {"matmul.forward": "16bit-18", "matmul_gelu.forward": "16bit-11"}}
     there["fp32"] = {"matmul.forward": "float32-7", "attention.backward": "float32-7"}
     assert there[dtype].items() <= highest.items()

@@ -125,6 +125,13 @@ def parameters(directory: Path, step: int) -> dict[str, np.ndarray]:
     return dict(checkpoint.load(directory, step)[0])
 
 
+def assert_same(a: dict[str, np.ndarray], b: dict[str, np.ndarray]) -> None:
+    """The same tensors, to the bit."""
+    assert a.keys() == b.keys()
+    for name in a:
+        assert a[name].dtype == b[name].dtype and a[name].tobytes() == b[name].tobytes(), name
+
+
 def whole(config, pieces) -> tuple[Any, dict[str, np.ndarray]]:
     """The configuration, and the parameters of a file put together as the engine does."""
     found = {name: np.full(shape, np.nan) for name, shape in config.parameter_shapes().items()}

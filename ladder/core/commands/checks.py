@@ -83,8 +83,7 @@ def check_rungs(options: argparse.Namespace) -> int:
     pool = ThreadPoolExecutor(os.cpu_count())
     try:
         for ladder in _ladders(options, output):
-            reports = _check_ladder(ladder, options, pool, output)
-            for report, spots in _covered(ladder, options) if options.coverage else reports:
+            for report, spots in _check_ladder(ladder, options, pool, output):
                 failed |= not report.passed
                 show = functools.partial(_print_report, report, options.verbose, spots)
                 output.add(show, [_as_json(report, spots)])
@@ -134,8 +133,18 @@ def _check_ladder(
     dtypes, name = options.dtype, ladder.op.name
     shapes = [shape_of(ladder, options)] if options.shape else None
     if options.rung is not None and options.rung.endswith(".cu"):
-        given = name, options.rung, options.device, dtypes, shapes, options.seconds
-        yield sandbox.check(*given), ()
+        given = dtypes, shapes, options.seconds
+        if options.coverage:
+            yield sandbox.cover(name, options.rung, *given)
+        else:
+            yield sandbox.check(name, options.rung, options.device, *given), ()
+        return
+    if options.coverage:
+        for rung in [ladder.rung(options.rung)] if options.rung else ladder.rungs:
+            if rung.path is not None:
+                counting = Emulated(count_branches=True)
+                report = _check_rung(ladder, rung, counting, dtypes, shapes)
+                yield report, counting.coverage(rung)
         return
     device = open_device(options.device)
     if options.rung:
@@ -167,20 +176,6 @@ def _check_rung(
             status.update(f"{name}: {escape(coming.label)}")
 
         return check.check(ladder, rung, device, dtypes, shapes, announce=announce)
-
-
-def _covered(ladder: Ladder, options: argparse.Namespace) -> Iterator[Checked]:
-    """The same on an emulator that counts."""
-    dtypes, name = options.dtype, ladder.op.name
-    shapes = [shape_of(ladder, options)] if options.shape else None
-    if options.rung is not None and options.rung.endswith(".cu"):
-        yield sandbox.cover(name, options.rung, dtypes, shapes, options.seconds)
-        return
-    for rung in [ladder.rung(options.rung)] if options.rung else ladder.rungs:
-        if rung.path is not None:
-            device = Emulated(count_branches=True)
-            report = _check_rung(ladder, rung, device, dtypes, shapes)
-            yield report, device.coverage(rung)
 
 
 def _for_device(

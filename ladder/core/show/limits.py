@@ -4,6 +4,7 @@ A right result does not show that a kernel has the idea that an exercise is abou
 loads everything again and again computes the same numbers. The counts tell the two apart.
 """
 
+import re
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -174,6 +175,14 @@ def _calls(run: Run, function: str) -> Costs:
     return {f"Line {line} calls {function} {n:,} times.": n for line, n in found.items()}
 
 
+def _uses(run: Run, word: str) -> Costs:
+    """Lines of the kernel that have a word outside of comments."""
+    lines = enumerate(re.sub(r"//.*", "", run.rung.source).splitlines(), 1)
+    return {
+        f"Line {i} is one.": 1 for i, text in lines if re.search(rf"\b{re.escape(word)}\b", text)
+    }
+
+
 MEASURES: dict[str, Callable[[Run, str], Costs]] = {
     "sectors": _of_lines(lambda line: line.sectors),
     "sectors per block": _sectors_per_block,
@@ -186,6 +195,7 @@ MEASURES: dict[str, Callable[[Run, str], Costs]] = {
     "shared bytes": _shared_bytes,
     "barriers": _barriers,
     "calls": _calls,
+    "uses": _uses,
     "steps without a copy": _steps_without_a_copy,
     "early waits": _early_waits,
     "waits for all products": _waits_for_all_products,
@@ -194,8 +204,22 @@ MEASURES: dict[str, Callable[[Run, str], Costs]] = {
 }
 
 
+LESSONS = {  # what most kernels that break a limit have to learn
+    "sectors": "Coalesce: neighbouring lanes take neighbouring elements; load each only once.",
+    "requests per warp": "Share the work: all blocks and warps take their part.",
+    "wavefronts": "Whole warps work, and few of them in each step; registers take none.",
+    "atomics": "Reduce first: add up in registers or shared memory, and do few atomics at the end.",
+    "uses": "Another type hides the error; the exercise is about the formula.",
+}
+
+
 def judge(
-    ladder: Ladder, rung: Rung, dims: Dims, at_most: Mapping[str, float], dtype: str = "float32"
+    ladder: Ladder,
+    rung: Rung,
+    dims: Dims,
+    at_most: Mapping[str, float],
+    at_least: Mapping[str, float],
+    dtype: str = "float32",
 ) -> tuple[bool, list[str]]:
     """Whether a kernel keeps all limits in one real type, and a sentence on each, broken first.
 
@@ -207,14 +231,16 @@ def judge(
              Shared bytes are those of a block, barriers those that a thread waits at. Calls are
              those of a function ("calls of tanhf") by all threads. Steps and early waits are those
              of a ring (pictures/ring.py), waits for all products those of one warp. Bytes into a
-             rank are those that come over its link.
+             rank are those that come over its link. Uses are the lines of code that
+             have a word ("uses of double").
+    at_least the least of each measure
 
     Raises LadderError for an unknown measure, and where the kernel cannot run at this shape.
     """
     run = Run(ladder, rung, dtype, dims, trace.trace(ladder, rung, dtype, dims, keep=ALL))
     kept: list[str] = []
     broken: list[str] = []
-    for name, limit in at_most.items():
+    for name, limit in (*at_most.items(), *at_least.items()):
         what, _, array = name.partition(" of ")
         if what not in MEASURES:
             raise LadderError(f"nothing counts {what!r}; there are {', '.join(MEASURES)}")
@@ -222,9 +248,13 @@ def judge(
         total = sum(costs.values())
         text = f"{name}: {total:,.4g}" if total != round(total) else f"{name}: {total:,.0f}"
         text += f" at {format_dims(dims)}; the limit is {limit:,g}"
-        if total > limit:
+        if name in at_least and total < limit:
+            lesson = f"The exercise is about this: {rung.idea}."
+            broken.append(f"The result is right, but the kernel takes too few {text}. {lesson}")
+        elif name in at_most and total > limit:
             worst = max(reversed(costs), key=lambda where: costs[where])  # of equals the last
-            broken.append(f"The result is right, but the kernel takes too many {text}. {worst}")
+            text = f"The result is right, but the kernel takes too many {text}. {worst}"
+            broken.append(f"{text} {LESSONS.get(what, '')}".rstrip())
         else:
             kept.append(text)
     return not broken, broken + kept

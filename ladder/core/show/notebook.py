@@ -66,9 +66,10 @@ def rungs(op: str) -> None:
     display(Markdown(pages.rungs(PLACE, op)))
 
 
-def show(op: str, rung: int | str) -> None:
-    """The whole file of a rung."""
-    display(Markdown(pages.source(PLACE, op, str(rung))))
+def show(op: str, rung: int | str, words: bool = True) -> None:
+    """The whole file of a rung; without the words of its header where they answer a question."""
+    fence, _, file = pages.source(PLACE, op, str(rung)).partition("\n")
+    display(Markdown(f"{fence}\n{file if words else source_code.without_words(file)}"))
 
 
 def passage(op: str, rung: int | str, first: str, last: str) -> None:
@@ -119,6 +120,7 @@ def check(
     device: str | None = None,
     shapes: Sequence[Dims] | None = None,
     at_most: Mapping[str, float] | None = None,
+    at_least: Mapping[str, float] | None = None,
     **dims: int,
 ) -> None:
     """Print the checker's verdict on a rung, or on a kernel in a string.
@@ -127,18 +129,26 @@ def check(
     at_most  limits of an exercise, `{"sectors of inp": 256}` (ladder/core/show/limits.py), which
              the emulator counts at the shape `dims`, in the first of `dtypes`, once the result is
              right
+    at_least what a kernel that has the idea of the exercise cannot do without, counted likewise
 
     A kernel in a string runs in a child process, where it cannot take the notebook down.
     """
-    _say(*_judge(op, kernel, dtypes, device, shapes, at_most, dims)[1:])
+    counts = (at_most or {}, at_least or {})
+    _say(*_judge(op, kernel, dtypes, device, shapes, counts, dims)[1:])
 
 
-def puzzle(op: str, kernel: str, at_most: Mapping[str, float] | None = None) -> None:
+def puzzle(
+    op: str,
+    kernel: str,
+    at_most: Mapping[str, float] | None = None,
+    at_least: Mapping[str, float] | None = None,
+) -> None:
     """Grade a kernel for a puzzle, with the limits of `check` at the last shape of its op. Below
     the verdict, what it asks of memory, beside the least; and which lane touches which address."""
     contract = find(op).op
     dims = contract.shapes[-1]
-    ran, passed, text = _judge(op, kernel, ("float32",), None, contract.shapes, at_most, dims)
+    counts = (at_most or {}, at_least or {})
+    ran, passed, text = _judge(op, kernel, ("float32",), None, contract.shapes, counts, dims)
     if not passed:  # without what a report begins with, and without the tolerance
         text = f"Not yet: {text.partition(': FAILED ')[2] or text}"
     _say(passed, "\n".join(line for line in text.splitlines() if "tolerance: " not in line))
@@ -184,7 +194,7 @@ def _judge(
     dtypes: Sequence[str],
     device: str | None,
     shapes: Sequence[Dims] | None,
-    at_most: Mapping[str, float] | None,
+    counts: tuple[Mapping[str, float], Mapping[str, float]],
     dims: Dims,
 ) -> tuple[bool, bool, str]:
     """Whether a kernel ran to its end, whether it passed, and what to say about it."""
@@ -198,10 +208,10 @@ def _judge(
                 report = sandbox.check(op, path, device, dtypes, shapes)
             ran = not any(outcome.status == "fault" for outcome in report.outcomes)
             passed, text = report.passed, str(report)
-            if passed and at_most:
+            if passed and any(counts):
                 rung = rung_of(op, str(path))
-                passed, counts = limits.judge(find(op), rung, dims, at_most, dtypes[0])
-                text = "\n".join([text, *counts] if passed else counts)
+                passed, said = limits.judge(find(op), rung, dims, *counts, dtypes[0])
+                text = "\n".join([text, *said] if passed else said)
             if passed and isinstance(kernel, str) and not isinstance(kernel, Given):
                 text = "\n".join([text, progress_file.record(rung_of(op, str(path)).idea)]).rstrip()
         except LadderError as error:  # it does not compile, or its header does not fit

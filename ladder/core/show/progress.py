@@ -89,7 +89,7 @@ def _encouraging(where: str, titles: set[str]) -> str:
     every = _count([title for own in exercises().values() for title in own], titles)
     said = {
         1: "Your first kernel of this notebook works. A good start!",
-        (count + 1) // 2: "Half of this notebook is done. Keep going!",
+        count / 2: "Half of this notebook is done. Keep going!",
         count: "That was the last exercise of this notebook. Congratulations!",
     }.get(done, "Well done!")
     return (

@@ -64,7 +64,7 @@ def code_diff(ladder: Ladder, before: Rung, after: Rung, context: int = 1) -> st
 
     A line that both rungs have is indented as in the later one, like the added lines around it.
     """
-    texts = [_without_words(source(ladder, rung)[0]) for rung in (before, after)]
+    texts = [without_words(source(ladder, rung)[0]) for rung in (before, after)]
     old, new = ([_Line(line) for line in text.splitlines(True)] for text in texts)
     lines: list[str] = []
     for hunk in difflib.SequenceMatcher(None, old, new).get_grouped_opcodes(context):
@@ -76,7 +76,7 @@ def code_diff(ladder: Ladder, before: Rung, after: Rung, context: int = 1) -> st
     return "".join(lines)
 
 
-def _without_words(text: str) -> str:
+def without_words(text: str) -> str:
     """A rung's file without the title and the lines of its header that only people read."""
     header, code = split_header(text)
     entries = re.findall(r"// [A-Z]\w*:.*\n(?://(?! [A-Z]\w*:).*\n)*", header)

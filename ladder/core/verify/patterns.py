@@ -108,7 +108,7 @@ def _accumulation(
 ) -> str | None:
     """What has gone wrong where an output must be added to: got, in terms of before and value."""
     got, value, before = (np.asarray(a, np.float64)[wrong] for a in (got, value, before))
-    with np.errstate(invalid="ignore", over="ignore"):
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         added = value - before
 
         def near(other: np.ndarray) -> bool:
@@ -119,8 +119,9 @@ def _accumulation(
             return "nothing is added: these elements are as they were before the run"
         if near(added):
             return "the result overwrites what the output held, and must be added to it"
-        if near(value + added):
-            return "the result is added twice"
+        times = float(np.median((got - before) / added))
+        if times > 1.5 and (got.size < 3 or near(before + np.round(times) * added)):
+            return f"{times:.4g} times too much is added: elements are counted more than once"
         if near(before - added):
             return "the result is added with the wrong sign"
     return None

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ladder.core.common.errors import LadderError
-from tests.trainer.damage import damaged
+from tests.trainer.damage import damaged, header
 from trainer.data.multiple_choice import Example, read_examples, write_examples
 
 EXAMPLES = [Example([5, 6], [[1], [2, 3], [4], [50256]], 3), Example([7], [[1]] * 4, 0)]
@@ -15,10 +15,6 @@ EXAMPLES = [Example([5, 6], [[1], [2, 3], [4], [50256]], 3), Example([7], [[1]] 
 
 def packed(numbers):
     return struct.pack(f"<{len(numbers)}H", *numbers)
-
-
-def header(*numbers):
-    return struct.pack("<256i", *numbers, *[0] * (256 - len(numbers)))
 
 
 FIRST = [65535, 34, 0, 3, 4, 2, 5, 6, 1, 1, 2, 2, 3, 1, 4, 1, 50256]

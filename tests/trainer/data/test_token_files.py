@@ -17,17 +17,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ladder.core.common.errors import LadderError
-from tests.trainer.damage import damaged
+from tests.trainer.damage import damaged, header
 from trainer.data.token_files import TokenLoader, pair_of, read_count, read_tokens, write_tokens
 
 
 def token_file(path, count=100, *, first=0):
     write_tokens(path, np.arange(first, first + count))
     return path
-
-
-def header(*numbers):
-    return struct.pack("<256i", *numbers, *[0] * (256 - len(numbers)))
 
 
 def loader(path, B=2, T=3, *, shuffle=False, seed=0, vocab=65536, **how):

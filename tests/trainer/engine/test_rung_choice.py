@@ -312,14 +312,6 @@ def as_saved(choices):
     return json.loads(json.dumps(rung_choice.record(choices)))
 
 
-def test_a_resumed_run_has_the_rungs_that_it_had():
-    chosen = choose(EMULATED, rungs="naive")
-    again = choose(EMULATED, as_saved(chosen))
-    assert rung_choice.as_json(again) == rung_choice.as_json(chosen)
-    assert {choice.reason for choice in again.values()} == {"as before"}
-    assert rung_choice.as_json(choose(Cpu(), as_saved(choose(Cpu())))) == dict.fromkeys(OPS, "0")
-
-
 def test_a_checkpoint_runs_no_code_that_the_user_does_not_name(mine, monkeypatch):
     before = as_saved(choose(EMULATED, rungs="naive", rung={"layernorm.forward": str(mine)}))
     monkeypatch.setattr(rung_choice, "find_rung", lambda op, which: pytest.fail("it was read"))

@@ -13,6 +13,7 @@ from reference import adamw
 from tests.trainer.cpu_engines import distance, without_key_bias
 from tests.trainer.tiny import (
     PARAMETERS,
+    assert_same,
     highest_rungs,
     losses,
     parameters,
@@ -198,8 +199,7 @@ def test_a_resumed_run_continues_bit_for_bit(device, tmp_path, dtype, rung_set):
     del common["rungs"]  # as the checkpoint says
     _, screen = run(tmp_path, **common, steps=8, output=str(halves), resume=True)
     assert "resumed at step 4" in screen
-    a, b = parameters(straight, 8), parameters(halves, 8)
-    assert all(a[name].tobytes() == b[name].tobytes() for name in a)
+    assert_same(parameters(straight, 8), parameters(halves, 8))
     assert losses(straight)[4:] == losses(halves)[4:]
     states = [checkpoint.load(directory, 8)[1] for directory in (straight, halves)]
     assert states[0]["stepper"] == states[1]["stepper"]
@@ -213,8 +213,7 @@ def test_two_deterministic_runs_are_the_same_to_the_bit(device, tmp_path, rung_s
     runs = [tmp_path / name for name in ("first", "second")]
     for directory in runs:
         run(tmp_path, **common, steps=6, checkpoint_every=6, output=str(directory))
-    a, b = (parameters(directory, 6) for directory in runs)
-    assert all(a[name].tobytes() == b[name].tobytes() for name in a)
+    assert_same(*(parameters(directory, 6) for directory in runs))
     assert losses(runs[0]) == losses(runs[1])
 
 

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ladder.core.common.errors import LadderError
-from tests.trainer.damage import damaged
+from tests.trainer.damage import damaged, header
 from tests.trainer.tiny import whole
 from trainer.data.tokenizers import ByteTokenizer, CharTokenizer
 from trainer.files.llmc_files import State, load_model, save_model, save_state, save_tokenizer
@@ -22,10 +22,6 @@ ORDER = [(name, math.prod(shape)) for name, shape in TINY.parameter_shapes().ite
 TOTAL = sum(count for _, count in ORDER)
 NUMBERS = [(i % 251 - 125) / 8 for i in range(TOTAL)]  # each a bfloat16 exactly
 NUMBERS[5 * 4 : 8 * 4] = [0.0] * 12  # the rows of wte that pad the vocabulary
-
-
-def header(*fields: int) -> bytes:
-    return struct.pack("<256i", *fields, *[0] * (256 - len(fields)))
 
 
 def bfloat16(number: float) -> bytes:

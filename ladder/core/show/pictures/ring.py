@@ -12,7 +12,7 @@ from ladder.core.contract.ladder import Ladder, find
 from ladder.core.contract.op import Dims
 from ladder.core.contract.rung_file import Rung
 from ladder.core.show.pictures.drawing import MARGIN, WIDTH, Drawing
-from ladder.core.show.pictures.runs import alone, recorded
+from ladder.core.show.pictures.runs import recorded
 from ladder.core.show.source_code import parse_shape
 
 PIECE = 16  # bytes that one cp.async copies
@@ -150,14 +150,11 @@ def _stages(pieces: list[set[int]]) -> list[int]:
     return [order.index(stage) for stage in reversed(found)]
 
 
-def draw(op: str, rung: str, *, shape: str, dtype: str = "bfloat16", kernel: str = "") -> Drawing:
-    """A row for each stage, a column for each step.
-
-    kernel  by default the only one
-    """
+def draw(op: str, rung: str, *, shape: str, dtype: str = "bfloat16") -> Drawing:
+    """A row for each stage, a column for each step."""
     chosen = find(op).rung(rung)
-    seen = record(find(op), alone(chosen, kernel), dtype, parse_shape(find(op).op, shape))
-    return of_ring(f"{op}, {chosen.name}" + (f", {kernel}" if kernel else ""), seen)
+    seen = record(find(op), chosen, dtype, parse_shape(find(op).op, shape))
+    return of_ring(f"{op}, {chosen.name}", seen)
 
 
 FILLS = {  # what a stage is in a step: the words of the legend, and the colour

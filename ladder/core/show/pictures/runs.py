@@ -5,7 +5,6 @@ import dataclasses
 import functools
 import io
 
-from ladder.core.common.errors import LadderError
 from ladder.core.contract.ladder import Ladder, find
 from ladder.core.contract.launch_plan import LaunchPlan
 from ladder.core.contract.op import DTYPES, Dims
@@ -51,18 +50,6 @@ def recorded(
         run_on(Emulated(), ladder, copy, dtype, dims)
     words = (line.split() for line in printed.getvalue().splitlines())
     return [line[1:] for line in words if line[:1] == ["@"]]
-
-
-def alone(rung: Rung, kernel: str) -> Rung:
-    """A rung that launches only one of its kernels; "": the rung as it is. What the others would
-    have left in scratch memory is missing.
-
-    Raises LadderError where it launches no such kernel.
-    """
-    lines = tuple(line for line in rung.header["launch"] if line.partition("<<<")[0] == kernel)
-    if kernel and not lines:
-        raise LadderError(f"{rung.name} launches no kernel {kernel!r}")
-    return dataclasses.replace(rung, header={**rung.header, "launch": lines}) if kernel else rung
 
 
 def default_dtype(op: str, rung: str) -> str:

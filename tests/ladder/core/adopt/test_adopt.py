@@ -236,7 +236,7 @@ def test_two_numbers_that_could_be_the_same_one_are_asked_for(tmp_path, given, m
     assert header(text, "Args") == ["A = dout; B = weight; C = dinp; M = N; N = C; K = OC"]
 
 
-def test_a_kernel_that_is_not_there_is_refused_with_the_nearest(tmp_path):
+def test_a_kernel_that_is_not_there_is_refused_with_the_nearest():
     with pytest.raises(LadderError, match=r"no kernel softmax_wrap; did you mean softmax_warp"):
         adopted("softmax_wrap")
 
@@ -477,7 +477,7 @@ def test_what_is_optional_and_theirs_lacks_is_said(tmp_path):
     assert "k does not use bias" in rung.notes
 
 
-def test_without_the_package_that_reads_cpp_its_extra_is_named(tmp_path, monkeypatch):
+def test_without_the_package_that_reads_cpp_its_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "tree_sitter_cuda", None)
     cpp._parser.cache_clear()
     with pytest.raises(LadderError, match=r"tree_sitter_cuda is missing: .*'\.\[adopt\]'"):

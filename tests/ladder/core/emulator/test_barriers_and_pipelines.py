@@ -10,14 +10,13 @@ from ladder.core.common.errors import LadderError
 from ladder.core.contract.launch_plan import Launch
 from ladder.core.contract.rung_file import Rung
 from ladder.core.emulator.emulated import Emulated, KernelError
-from tests.ladder.emulation import array, run, zeros
+from tests.ladder.emulation import array, bugs_in, run, short, zeros
 
 pytestmark = pytest.mark.emulator
 
 FILE = Path(__file__).parent / "barriers.cu"
 SOURCE = FILE.read_text()
-_ENUM = SOURCE[SOURCE.index("enum Bug {") + 10 :].split("}")[0]
-BUGS = {name.strip(): i for i, name in enumerate(_ENUM.split(",")) if name.strip()}
+BUGS = bugs_in(SOURCE)
 ROWS = 7
 RNG = np.random.default_rng(0)
 INPUT = array(RNG.integers(-9, 10, (ROWS + 1, 64)))
@@ -99,10 +98,6 @@ def marked(kernel, mark):
     """The number of the line of a kernel that carries a mark."""
     begin = SOURCE.index(f"void {kernel}(")
     return SOURCE.count("\n", 0, SOURCE.index(f"// {mark}\n", begin)) + 1
-
-
-def short(value):
-    return str(value)[:24]
 
 
 @pytest.mark.parametrize("kernel, bug, kind, marks, message", RULES, ids=short)

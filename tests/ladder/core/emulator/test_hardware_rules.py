@@ -14,15 +14,14 @@ from ladder.core.common.errors import LadderError
 from ladder.core.contract.launch_plan import Launch
 from ladder.core.contract.rung_file import Rung
 from ladder.core.emulator.emulated import KernelError
-from tests.ladder.emulation import array, line, zeros
+from tests.ladder.emulation import array, bugs_in, line, short, zeros
 
 pytestmark = pytest.mark.emulator
 
 BFLOAT = np.dtype(ml_dtypes.bfloat16)
 FILE = Path(__file__).parent / "rules.cu"
 SOURCE = FILE.read_text()
-_ENUM = SOURCE[SOURCE.index("enum Bug {") + 10 :].split("}")[0]
-BUGS = {name.strip(): i for i, name in enumerate(_ENUM.split(",")) if name.strip()}
+BUGS = bugs_in(SOURCE)
 ROUNDS = 5
 
 
@@ -71,11 +70,6 @@ def named(device, bug):
     out = zeros(64)
     launch(device, "named", out, np.int32(bug), block=128)
     return (out == np.arange(64) ^ 33).all()
-
-
-def short(value):
-    """A part of a test's name: the same in every process."""
-    return getattr(value, "__name__", str(value)[:24])
 
 
 KERNELS = (pipeline, store, product, pair, copies, named)

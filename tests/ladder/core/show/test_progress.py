@@ -7,7 +7,8 @@ import pytest
 from ladder.core.common.errors import LadderError
 from ladder.core.show import progress
 
-ONE = "many elements per thread"  # the only exercise of 00_start
+START = progress.exercises()["00_start"]
+ONE = START[-1]
 PUZZLES = progress.exercises()["12_puzzles"]
 
 
@@ -19,7 +20,7 @@ def file(tmp_path, monkeypatch):
 
 def test_every_kind_of_exercise_is_found_and_no_title_occurs_twice():
     found = progress.exercises()
-    assert found["00_start"] == [ONE]
+    assert len(START) == 5 and ONE == "many elements per thread"
     assert found["10_gpt2"] == ["check_order", "check_floor"]
     assert len(found["11_climb"]) == 6 and found["11_climb"][0] == "check_next_climb"
     assert len(PUZZLES) == 20
@@ -32,9 +33,11 @@ def test_a_solved_exercise_is_kept_and_praised_once(file):
     assert "Your first kernel" in said and "1 of 20 here" in said
     assert progress.record(PUZZLES[0]) == ""
     assert "Well done! 2 of 20 here" in progress.record(PUZZLES[1])
-    assert "Congratulations! 1 of 1 here, 3 of" in progress.record(ONE)
-    assert progress.solved() == {ONE, *PUZZLES[:2]}
-    assert json.loads(file.read_text())["solved"] == sorted([ONE, *PUZZLES[:2]])
+    said = [progress.record(title) for title in START]
+    assert ["Half" in text for text in said] == [False] * 5  # 3 of 5 are more
+    assert "Congratulations! 5 of 5 here, 7 of" in said[-1]
+    assert progress.solved() == {*START, *PUZZLES[:2]}
+    assert json.loads(file.read_text())["solved"] == sorted([*START, *PUZZLES[:2]])
 
 
 def test_a_kernel_that_is_no_exercise_is_not_kept(file):
@@ -59,6 +62,6 @@ def test_a_damaged_file_is_named_and_left_as_it_is(file, content):
 def test_unknown_titles_stay_but_do_not_count(file):
     file.parent.mkdir()
     file.write_text(json.dumps({"solved": ["of another version", "<script>"]}))
-    assert "1 of 1 here, 1 of" in progress.record(ONE)
+    assert "1 of 5 here, 1 of" in progress.record(ONE)
     assert progress.solved() == {"of another version", "<script>", ONE}
     assert "script" not in progress.draw().svg()

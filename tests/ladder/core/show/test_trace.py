@@ -34,6 +34,24 @@ def test_the_sectors_of_a_request_are_those_that_it_touches(reports):
     assert touched_sectors(access) == [8 * lane for lane in range(32)]  # rows of 256 bytes
 
 
+@pytest.mark.parametrize(
+    ("op", "number"),
+    [
+        ("layernorm.forward", "1"),
+        ("layernorm.forward", "3"),
+        ("softmax.forward", "2"),
+        ("matmul.forward", "1"),
+        ("embedding.forward", "1"),
+    ],
+)
+def test_the_same_lines_access_the_same_buffers_in_every_type(op, number):
+    ladder = find(op)
+    rung = ladder.rung(number)
+    reports = [trace(ladder, rung, dtype) for dtype in ("float32", "float16", "bfloat16")]
+    single, *others = [{(c.line, c.kind, c.buffer) for c in own_lines(r, rung)} for r in reports]
+    assert single and all(found == single for found in others)
+
+
 @pytest.mark.parametrize("name", sorted(ladders()))
 def test_the_shape_to_trace_is_small_and_the_contract_accepts_it(name):
     op = find(name).op

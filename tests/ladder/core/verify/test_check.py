@@ -302,8 +302,7 @@ def test_the_reference_passes_every_case_of_its_op(name):
     assert {outcome.inputs for outcome in report.outcomes} == {"normal", *op.cases}
 
 
-@pytest.mark.parametrize("value", [np.inf, np.nan])
-def test_a_norm_that_hides_a_gradient_that_is_not_finite_is_caught(value):
+def test_a_norm_that_hides_a_gradient_that_is_not_finite_is_caught():
     op = find("global_norm.forward").op
 
     def run(device, arrays, dims, scalars):

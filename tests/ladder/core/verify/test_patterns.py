@@ -76,5 +76,7 @@ def test_an_output_that_accumulates_is_compared_with_what_it_held():
     before = np.random.default_rng(1).standard_normal(VALUE.shape)
     assert "nothing is added" in cause(before.astype(np.float32), before)
     assert "overwrites" in cause((VALUE - before).astype(np.float32), before)
-    assert "added twice" in cause((2 * VALUE - before).astype(np.float32), before)
+    for times in (2, 9):
+        got = before + times * (VALUE - before)
+        assert f"{times} times too much is added" in cause(got.astype(np.float32), before)
     assert "wrong sign" in cause((2 * before - VALUE).astype(np.float32), before)
