@@ -29,10 +29,7 @@ from trainer.report import printable
 
 
 def main(argv: Sequence[str]) -> int:
-    helps = {
-        **TRAINED,
-        "sample_tokens": "tokens that the model writes behind a line, at most; default 64",
-    }
+    helps = {**TRAINED, "sample_tokens": "tokens written behind a line, at most; default 64"}
     parser = build_parser("python -m trainer chat", str(__doc__), SETTINGS, helps=helps)
     flags = of_newest_run(Flags(**vars(parser.parse_args(argv))))
     config, tokenizer, generator = open_generator(flags, any_prompt=True)

@@ -9,10 +9,8 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from rich.console import Console
@@ -54,10 +52,9 @@ def main(argv: Sequence[str]) -> int:
         T = resolve_sequence(dataclasses.replace(flags, sequence=T), machine.choice, context)
         text = on if is_text(on) else ""
         loader = TokenLoader(pattern, 1, T, vocab=tokenizer.vocab, shuffle=False, text=text)
-        notes = []
-        if on == "val" and run.get("sequence") == T and limit is None:
-            notes = note_on_rows(run, loader.batches)
-        return print_loss(machine, model, loader, B, limit, notes)
+        its = run.get("batch", 0) * run.get("val_batches", 0)
+        its = its if on == "val" and run.get("sequence") == T else 0
+        return print_loss(machine, model, loader, B, limit, its)
     path, vocab = Path(name), tokenizer.vocab
     if name in BENCHMARKS:
         path, every = prepare_benchmark(name, tokenizer.name, data_dir, vocab=vocab)
@@ -97,24 +94,11 @@ def main(argv: Sequence[str]) -> int:
     return 0
 
 
-def note_on_rows(run: Mapping[str, Any], rows: int) -> list[str]:
-    """How many of these rows each validation of a run took, in a line, if not all of them."""
-    B, most = max(1, min(run.get("batch", 1), rows)), run.get("val_batches", -1)
-    taken = B * (rows // B if most < 0 else min(most, rows // B))
-    if not 0 < taken < rows:
-        return []
-    return [f"the run's own validations took the first {taken:,} rows: --limit {taken}"]
-
-
 def print_loss(
-    machine: Machine,
-    model: weights.Model,
-    loader: TokenLoader,
-    B: int,
-    limit: int | None,
-    notes: Sequence[str] = (),
+    machine: Machine, model: weights.Model, loader: TokenLoader, B: int, limit: int | None, its: int
 ) -> int:
-    """Print the mean loss on the rows that a loader of one row reads, B at a time."""
+    """Print the mean loss on the rows that a loader of one row reads, B at a time, and how many of
+    them are the run's own validation's, `its`, if fewer."""
     rows, T = min(limit or loader.batches, loader.batches), loader.T
     B = min(B, rows)
 
@@ -124,15 +108,19 @@ def print_loss(
     engine = machine.engine(machine.choose(forward_only, B), forward_only, model.pieces)
     console = open_console()
     text = f"{loader.tokens:,} tokens, {rows:,} rows of T={T}, B={B}, {machine.choice.dtype}"
-    _say(console, f"text: {text}", f"weights: {model.source}", *(f"note: {n}" for n in notes))
-    total = 0.0
-    with _progress(console, rows, "rows") as show:
-        for first in range(0, rows, B):
+    _say(console, f"text: {text}", f"weights: {model.source}")
+    if 0 < its < rows:
+        _say(console, f"note: the run's own validation took the first {its:,} rows: --limit {its}")
+    total, said = 0.0, time.monotonic()
+    with _progress(console) as bar:
+        for first in bar.track(range(0, rows, B)):
+            if not console.is_terminal and time.monotonic() - said > SECONDS:
+                said = time.monotonic()
+                _say(console, f"{first:,} of {rows:,} rows")
             batch = [loader.next_batch() for _ in range(min(B, rows - first))]
             write_rows(engine, *map(np.concatenate, zip(*batch, strict=True)))
             engine.evaluate()
             total += fetch_loss(engine, len(batch))() * len(batch)
-            show(first + len(batch))
     _say(console, f"loss: {total / rows:.6f} nats per token")
     return 0
 
@@ -142,24 +130,11 @@ def _say(console: Console, *lines: str) -> None:
         console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
-@contextmanager
-def _progress(console: Console, total: int, what: str) -> Iterator[Callable[[int], None]]:
-    """A function that shows how many are done: a bar on a terminal, else a line now and then."""
-    bar = Progress(
+def _progress(console: Console) -> Progress:
+    return Progress(
         BarColumn(24), MofNCompleteColumn(), TimeRemainingColumn(),
         console=console, transient=True, disable=not console.is_terminal,
     )  # fmt: skip
-    task, said = bar.add_task("", total=total), time.monotonic()
-
-    def show(done: int) -> None:
-        nonlocal said
-        bar.update(task, completed=done)
-        if not console.is_terminal and time.monotonic() - said > SECONDS:
-            said = time.monotonic()
-            _say(console, f"{done:,} of {total:,} {what}")
-
-    with bar:
-        yield show
 
 
 def _evaluate_groups(
@@ -167,14 +142,15 @@ def _evaluate_groups(
 ) -> Score:
     """The score on examples by T, with a progress bar. `engine_of` makes the engine of a T."""
     score = Score(0, 0, 0)
-    with _progress(console, sum(map(len, groups.values())), "examples") as show:
+    with _progress(console) as bar:
+        task = bar.add_task("", total=sum(map(len, groups.values())))
 
-        def show_more(done: int) -> None:
-            show(score.examples + done)
+        def show(done: int) -> None:
+            bar.update(task, completed=score.examples + done)
 
         for T, examples in groups.items():
             engine = engine_of(T)
-            found = evaluate(engine, examples, show=show_more)
+            found = evaluate(engine, examples, show=show)
             assert found is not None  # nothing stops it
             score += found
             engine.close()

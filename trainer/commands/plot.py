@@ -11,15 +11,7 @@ from pathlib import Path
 from ladder.core.common.command_line import Parser
 from ladder.core.common.errors import LadderError
 from trainer.files import logs
-from trainer.plots.course import (
-    COLUMNS,
-    MARKS,
-    SMOOTHED,
-    best_values,
-    draw,
-    read_losses,
-    without_empty,
-)
+from trainer.plots.course import MARKS, SMOOTHED, draw, read_losses, table_of
 from trainer.report import Display, open_console
 
 PICTURES = (".png", ".svg", ".pdf")
@@ -63,9 +55,8 @@ def main(argv: Sequence[str]) -> int:
     if output.suffix not in PICTURES:
         raise LadderError(f"-o {output}: its name must end in {', '.join(PICTURES)}")
     runs = {name: read_losses(log) for name, log in zip(_names(logs_of), logs_of, strict=True)}
-    rows = [(name, *best_values(history)) for name, history in runs.items()]
-    columns = ("run", *(f"{name}>" for name in COLUMNS))
-    Display(open_console(), 0).table(*without_empty(columns, rows))
+    values = (((name,), history) for name, history in runs.items())
+    Display(open_console(), 0).table(*table_of(["run"], values))
     print(draw(runs, output, words.smooth, words.marks))
     return 0
 

@@ -63,9 +63,7 @@ def main(argv: Sequence[str]) -> int:
 def parse(argv: Sequence[str]) -> tuple[Flags, str | None]:
     """The flags of a run that matter to a sample, and the file of --prompts."""
     names = (*SETTINGS, "prompt")
-    parser = build_parser(
-        "python -m trainer sample", "Text from a trained model.", names, helps=TRAINED
-    )
+    parser = build_parser("python -m trainer sample", "Text from a model.", names, helps=TRAINED)
     parser.add_argument(
         "--prompts", metavar="FILE", help="a prompt on each line, sampled together; instead of one"
     )

@@ -30,7 +30,7 @@ from trainer.commands.parser import build_parser, parse
 from trainer.files import logs
 from trainer.files.logs import History
 from trainer.flags import Flags
-from trainer.plots.course import COLUMNS, best_values, draw, without_empty
+from trainer.plots.course import draw, table_of
 from trainer.report import Display, open_console
 
 WHOLE = ("prompt", "fuse", "output", "report_to")  # fields whose values may hold commas
@@ -240,14 +240,14 @@ def write_results(
     `sweep.md`. Draw `sweep.png`, the loss against the values, and `curves.png`, the course of all
     runs."""
     fields = list(trials[0].values)
-    rows = [
-        (*trial.values.values(), *best_values(histories[trial.name]))
+    runs = [
+        (trial.values.values(), histories[trial.name])
         for trial in sorted(trials, key=lambda trial: _best(histories.get(trial.name)))
         if trial.name in histories
     ]
-    if not rows:
+    if not runs:
         return
-    tables = [without_empty([*fields, *(f"{name}>" for name in COLUMNS)], rows)]
+    tables = [table_of(fields, runs)]
     if "seed" in fields:
         choice = [field for field in fields if field != "seed"]
         columns = ["step>", *choice, "seeds>", "mean validation>", "deviation>", "off the first>"]

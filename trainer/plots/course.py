@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -108,10 +108,13 @@ def best_values(run: History) -> tuple[str, ...]:
     return f"{steps:,}", training, validation, at, accuracy, ms, speed
 
 
-def without_empty(
-    columns: Sequence[str], rows: Sequence[Sequence[str]]
+def table_of(
+    fields: Sequence[str], runs: Iterable[tuple[Iterable[str], History]]
 ) -> tuple[list[str], list[tuple[str, ...]]]:
-    """A table without the columns that have "-" in all rows."""
+    """Columns and rows: for each run the values of some fields, then its best values, without the
+    columns that all runs lack."""
+    columns = [*fields, *(f"{name}>" for name in COLUMNS)]
+    rows = [(*values, *best_values(history)) for values, history in runs]
     kept = [i for i in range(len(columns)) if any(row[i] != "-" for row in rows)]
     return [columns[i] for i in kept], [tuple(row[i] for i in kept) for row in rows]
 

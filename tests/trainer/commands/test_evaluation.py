@@ -254,9 +254,7 @@ def test_the_loss_of_a_model_is_that_of_its_runs_validation(tmp_path, capsys):
         evaluation.parse(["hellaswag", "-t", "64"])
 
 
-def test_the_loss_says_which_rows_the_run_validated_on_and_how_far_it_is(
-    tmp_path, capsys, monkeypatch
-):
+def test_the_loss_says_how_far_it_is_and_which_rows_validated(tmp_path, capsys, monkeypatch):
     outcome, _ = run(tmp_path, keep_model=True, steps=1)  # validates on 2 batches of 2 rows
     monkeypatch.setattr(evaluation, "SECONDS", 0)
     words = ["loss", "-e", str(outcome.directory), "--device", "cpu", "-b", "100"]
