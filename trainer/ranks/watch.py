@@ -13,6 +13,7 @@ these wait for them, on the host or inside a GPU's kernel. Where none of the for
 too long, all end.
 """
 
+import gc
 import json
 import os
 import sys
@@ -166,7 +167,12 @@ class Watch:
     def _report(self) -> Progress:
         part, count, since = self._part
         line = ""
-        if (frame := sys._current_frames().get(self._main)) is not None:
+        collects = gc.isenabled()
+        gc.disable()  # a collection within the next call deadlocks (CPython's issue 106883)
+        frame = sys._current_frames().get(self._main)
+        if collects:
+            gc.enable()
+        if frame is not None:
             code = frame.f_code
             line = f"{code.co_name}, {Path(code.co_filename).name}:{frame.f_lineno}"
         return Progress(part, count, time.monotonic() - since, line, self._waits)
