@@ -145,8 +145,8 @@ class Cells(IPython3Lexer):
     tokens: ClassVar = {**IPython3Lexer.tokens, "root": [kernel, *IPython3Lexer.tokens["root"]]}
 
 
-def _leave_out_of_search(app: Sphinx, env: Any, _: Any) -> None:
-    """Pages of numbers made half of the index that each search loads; lessons link to them."""
+def _leave_out_of_search(app: Sphinx, env: Any) -> None:
+    """A search loads the index of all words: pages of numbers, which lessons link to, stay out."""
     for page in env.found_docs:
         if page.endswith("/measured") or page.startswith("doc/results/"):
             env.metadata[page]["nosearch"] = ""
@@ -159,5 +159,5 @@ def setup(app: Sphinx) -> dict[str, bool]:
     app.add_transform(LinksToFiles)
     app.add_transform(Anchors)
     app.connect("html-page-context", _add_explorer)
-    app.connect("env-check-consistency", lambda app, env: _leave_out_of_search(app, env, None))
+    app.connect("env-check-consistency", _leave_out_of_search)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -11,8 +11,6 @@ kernels and the results. What can be asked for, with `key=value` options where t
 do (dtype=bfloat16 shape="N=65536 C=768"):
 
     rungs OP        the ladder: number, idea, what a rung needs
-    header OP N     what the header of a rung says: before, change, expectation, what is left;
-                    only="change expect" shows these
     entry OP N      a rung in short: its file, what it grew from, its header, its times
     change OP N M   what changes in the code from rung N to M, without the words of the headers.
                     N alone means: from the rung that N grew from; of that the lines from first=
@@ -230,13 +228,13 @@ def cards(place: Place) -> str:
     return "\n".join(lines)
 
 
-def header(place: Place, op: str, number: str, only: str = "") -> str:
-    rung = find(op).rung(number)
+def _header(rung: Rung) -> str:
+    """What the header of a rung says: before, change, expectation, what is left."""
     lines = []
     because = ("before", "change", "rewrite", "expect")
     remarks = ("deterministic", "accurate", "rounds", "tf32", "pays", "left")
     titles = {key.lower(): key for key in KEYS}
-    for key in only.split() or because + remarks:
+    for key in because + remarks:
         for text in rung.header.get(key, ()):
             prose = re.sub(r"([*<>_|])", r"\\\1", text)  # which are not meant as markup
             lines.append(f"- **{titles[key]}:** {prose}")
@@ -273,7 +271,7 @@ def entry(place: Place, op: str, id: str) -> str:
             f"lines that change: {source_code.changed_lines(parent, rung)}",
             f"`python -m ladder diff {op} {id}`",
         ]
-    parts = [" · ".join(facts), header(place, op, id)]
+    parts = [" · ".join(facts), _header(rung)]
     with contextlib.suppress(tables.NotMeasured, ValueError):  # rung 1 has none before it
         parts.append(tables.gain(op, *_pair(op, id, "", Ladder.predecessor)))
     return "\n\n".join(parts)
@@ -478,7 +476,7 @@ def link(place: Place, rung: Rung) -> str:
 BLOCKS: dict[str, Callable[..., str]] = {
     block.__name__.replace("_", "-"): block
     for block in (
-        rungs, header, entry, change, source, solution, passage, counts,
+        rungs, entry, change, source, solution, passage, counts,
         reuse, traffic, machine, resources, picture, table, gain, overview, log, cards, tally,
     )
 }  # fmt: skip
