@@ -18,8 +18,10 @@ from ladder.core.commands.options import (
     Output,
     add_device_options,
     add_format,
+    add_reference,
     console,
     matching,
+    own_op,
     shape_of,
 )
 from ladder.core.common.errors import LadderError
@@ -37,8 +39,9 @@ from ladder.core.verify import check, sandbox
 
 def add_to(commands: Commands) -> None:
     parser = commands.add("check", check_rungs)
-    parser.add_argument("op", help="an op, or a layer")
+    parser.add_argument("op", help="an op, or a layer; with --reference, a .cu file of your own")
     parser.add_argument("rung", nargs="?", help=f"{RUNG_HELP}; default: all")
+    add_reference(parser)
     add_device_options(parser)
     group = parser.add_argument_group("how closely it looks")
     group.add_argument(
@@ -103,6 +106,15 @@ def _as_json(report: check.Report, spots: Sequence[Spot]) -> dict[str, Any]:
 def _ladders(options: argparse.Namespace, output: Output) -> list[Ladder]:
     """The ladders of an op or layer. Where a rung is named, those of a layer that have it; says why
     the others are left out. Raises LadderError where none has it."""
+    if options.reference:
+        ladder = own_op(options, [options.op] if options.rung is None else [])
+        options.rung = options.op
+        return [ladder]
+    if options.op.endswith(".cu"):
+        raise LadderError(
+            f"{options.op} is a kernel: name its op before it, such as layernorm.forward, or "
+            "behind it a function of your own that computes the same, --reference ref.py"
+        )
     found = matching(options.op)
     if options.rung is None or options.rung.endswith(".cu") or len(found) == 1:
         return found
@@ -130,7 +142,7 @@ def _check_ladder(
     ladder: Ladder, options: argparse.Namespace, pool: Executor, output: Output
 ) -> Iterator[Checked]:
     """The reports, one after the other; the pool compiles what comes next in the meantime."""
-    dtypes, name = options.dtype, ladder.op.name
+    dtypes, name = options.dtype, options.reference or ladder.op.name
     shapes = [shape_of(ladder, options)] if options.shape else None
     if options.rung is not None and options.rung.endswith(".cu"):
         given = dtypes, shapes, options.seconds

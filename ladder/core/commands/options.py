@@ -4,7 +4,8 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from ladder.core.contract.op import DTYPES, REALS, SHORT, Dims, format_dims
 from ladder.core.contract.rung_file import Rung
 from ladder.core.contract.target import Target
 from ladder.core.device.open import default_device
+from ladder.core.verify.reference_file import load
 
 OP_HELP = "such as layernorm.forward"
 RUNG_HELP = "its id as 'list' shows it, or its name (warp_per_row), or the path of a .cu file"
@@ -56,6 +58,27 @@ def op_and_rung(options: argparse.Namespace) -> tuple[Ladder, Rung]:
             f"python -m ladder {options.command} {name} {ladder.rungs[1].id}"
         )
     return ladder, find_rung(options.op, options.rung)
+
+
+def add_reference(parser: Parser) -> None:
+    parser.add_argument(
+        "--reference",
+        type=Path,
+        metavar="ref.py",
+        help="compare .cu files of your own, named instead of an op, with this file's function",
+    )
+
+
+def own_op(options: argparse.Namespace, files: Sequence[str]) -> Ladder:
+    """The op of --reference, with which a command compares `files`."""
+    if not files or not all(name.endswith(".cu") for name in files):
+        raise LadderError(
+            "with --reference, name a .cu file of your own and no op: python -m ladder "
+            f"{options.command} mine.cu --reference {options.reference}"
+        )
+    if options.reference.suffix != ".py":
+        raise LadderError(f"--reference {options.reference}: name a Python file, ref.py")
+    return load(options.reference)
 
 
 def add_device_options(parser: Parser) -> None:

@@ -46,7 +46,8 @@ class Roof:
 
 
 def compute_bound(op: Op, dims: Dims, real: np.dtype) -> bool:
-    return op.flops(dims) > COMPUTE_BOUND * op.least_bytes(dims, real)
+    """Whether the matrix rate may be its floor; of a user's own op, FLOPs are only foreseen."""
+    return not op.own and op.flops(dims) > COMPUTE_BOUND * op.least_bytes(dims, real)
 
 
 def copy_bandwidth(device: Device, size: int = COPY_BYTES) -> float:
