@@ -12,6 +12,7 @@ from typing import Any
 
 from rich.markup import escape
 
+from ladder.core.commands import findings
 from ladder.core.commands.options import (
     RUNG_HELP,
     Commands,
@@ -63,7 +64,12 @@ def add_to(commands: Commands) -> None:
         help="lanes of the emulator's warps; default 32, and for a rung 64 in one order of threads",
     )
     group.add_argument("-v", "--verbose", action="store_true", help="one line for each shape")
-    add_format(parser, "reports, each on a rung, with an outcome for each shape, type and case")
+    forms = {
+        "github": (findings.as_annotations, "text, and annotations of a workflow"),
+        "sarif": (findings.as_sarif, "for code scanning"),
+    }
+    lists = "reports, each on a rung, with an outcome for each shape, type and case"
+    add_format(parser, lists, forms)
 
     parser = commands.add("lint", lint_files)
     parser.add_argument(
@@ -83,13 +89,22 @@ def check_rungs(options: argparse.Namespace) -> int:
             raise LadderError("--warp sets the emulator's width; add --device emulated")
         options.device = "emulated:64"
     failed, output = False, Output(options)
+    own = next((name for name in (options.rung, options.op) if str(name).endswith(".cu")), "")
     pool = ThreadPoolExecutor(os.cpu_count())
     try:
         for ladder in _ladders(options, output):
             for report, spots in _check_ladder(ladder, options, pool, output):
                 failed |= not report.passed
                 show = functools.partial(_print_report, report, options.verbose, spots)
-                output.add(show, [_as_json(report, spots)])
+                found = _as_json(report, spots)
+                found["file"] = own or str(ladder.rung(report.which or "0").path)
+                output.add(show, [found])
+    except LadderError as error:
+        if own and options.format in ("github", "sarif"):  # there, it shows at its line, too
+            wrong = {"op": options.op, "file": own, "passed": False, "text": str(error)}
+            output.add(lambda: None, [{**wrong, "outcomes": ()}])
+            output.end()
+        raise
     finally:
         pool.shutdown(cancel_futures=True)
     output.end()
@@ -97,7 +112,7 @@ def check_rungs(options: argparse.Namespace) -> int:
 
 
 def _as_json(report: check.Report, spots: Sequence[Spot]) -> dict[str, Any]:
-    found = {**dataclasses.asdict(report), "passed": report.passed}
+    found = {**dataclasses.asdict(report), "passed": report.passed, "text": str(report)}
     for outcome in found["outcomes"]:  # JSON has no NaN
         outcome["error"] = outcome["error"] if math.isfinite(outcome["error"]) else None
     return {**found, "coverage": [dataclasses.asdict(spot) for spot in spots]}

@@ -3,8 +3,9 @@
 import argparse
 import json
 import os
+import secrets
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -159,27 +160,43 @@ def dtype_of(
     return next((name for name in reals if rung.claims(target_of(DTYPES[name]))), reals[0])
 
 
-def add_format(parser: Parser, lists: str) -> None:
-    """--format of a command that prints by `Output`. `lists`: what its JSON is a list of."""
+Render = Callable[[list[Any]], str]
+
+
+def _as_json(found: list[Any]) -> str:
+    return json.dumps(found, indent=1, default=str)
+
+
+def add_format(parser: Parser, lists: str, more: Mapping[str, tuple[Render, str]] = {}) -> None:
+    """--format of a command that prints by `Output`. `lists`: what its JSON is a list of; `more`:
+    other forms of that list, with their help."""
+    others = "".join(f"; {name}: {text}" for name, (_, text) in more.items())
     parser.add_argument(
         "--format",
-        choices=("text", "json"),
+        choices=("text", "json", *more),
         default="text",
-        help=f"json: one list, of {lists}; remarks go to stderr. Default text",
+        help=f"json: one list, of {lists}; remarks go to stderr{others}. Default text",
     )
+    renders = {name: render for name, (render, _) in more.items()}
+    parser.set_defaults(renders={"json": _as_json, **renders})
 
 
 class Output:
-    """What a command has found: as text while it finds it, or as one list of JSON at its end."""
+    """What a command has found: as text while it finds it, or in another form at its end. In a
+    GitHub workflow, which takes lines that begin with :: for commands, both."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         self._found: list[Any] | None = None if options.format == "text" else []
+        self._render: Render | None = options.renders.get(options.format)
+        self._resume = secrets.token_hex(16) if options.format == "github" else ""
+        if self._resume:  # what a kernel prints is no command
+            print(f"::stop-commands::{self._resume}", flush=True)
 
     def add(self, show: Callable[[], None], found: Iterable[Any]) -> None:
         """Elements of the list; `show` prints them as text."""
-        if self._found is None:
+        if self._found is None or self._resume:
             show()
-        else:
+        if self._found is not None:
             self._found += found
 
     def remark(self, line: str) -> None:
@@ -187,8 +204,10 @@ class Output:
         print(line, file=sys.stdout if self._found is None else sys.stderr, flush=True)
 
     def end(self) -> None:
-        if self._found is not None:
-            print(json.dumps(self._found, indent=1, default=str))
+        if self._resume:
+            print(f"::{self._resume}::")
+        if self._found is not None and self._render is not None:
+            print(self._render(self._found))
 
 
 class _Screen(Console):

@@ -345,9 +345,9 @@ def _cases(args: Sequence[Arg]) -> dict[str, Case]:
 
         return Case(make, hard=True, finite=False)
 
-    sizes = np.array([1e3, 0.0, 1e-4, 1e-2])
     found = {
-        "rows of all sizes": case(lambda array, rows: sizes[rows % 4] * array),
+        "zeros": case(lambda array, rows: 0 * array),
+        "small numbers": case(lambda array, rows: 1e-3 * array),
         "rows far from 0": case(lambda array, rows: array + np.where(rows % 2, -1e3, 1e3)),
     }
     return found if floats else {}
