@@ -208,7 +208,9 @@ def test_the_actions_last_step_fails_with_an_annotation_where_a_kernel_is_wrong(
     command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m ladder "$@"\n')
     command.chmod(0o755)
     written("ref.py", RMSNORM)
-    written("my kernel.cu", replaced(KERNEL, "* weight[i]", "* nothing[i]"))
+    broken = replaced(KERNEL, "* weight[i]", "* nothing[i]")
+    line = broken[: broken.index("nothing")].count("\n") + 1
+    written("my kernel.cu", broken)
     given = {"kernel": "my kernel.cu", "reference": "ref.py", "arguments": "--shape N=2,C=33"}
     inputs = {name: given[text.split()[1].partition(".")[2]] for name, text in step["env"].items()}
     env = {**os.environ, **inputs, "RUNNER_TEMP": str(tmp_path / "temp"), "PYTHONPATH": str(ROOT)}
@@ -216,4 +218,4 @@ def test_the_actions_last_step_fails_with_an_annotation_where_a_kernel_is_wrong(
         [step["shell"], "-ec", step["run"]], env=env, capture_output=True, text=True
     )
     assert done.returncode == 2
-    assert "\n::error file=my kernel.cu,line=17,title=kernel-fault::my kernel.cu: " in done.stdout
+    assert f"\n::error file=my kernel.cu,line={line},title=kernel-fault::" in done.stdout
