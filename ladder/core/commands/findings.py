@@ -23,7 +23,6 @@ _RULES = {
     "kernel-fault": "The kernel does what it must not: a race, a bad access, a misused barrier.",
     "wrong-result": "The kernel's result is not that of the reference.",
 }
-_HELP = "doc/checker.md of Kernel Ladder says what a kernel must survive, and how to read a report."
 _SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 
 
@@ -73,16 +72,8 @@ def as_annotations(reports: Sequence[dict[str, Any]]) -> str:
 
 def as_sarif(reports: Sequence[dict[str, Any]]) -> str:
     """A SARIF log with one run."""
-    rules = [
-        {
-            "id": id,
-            "shortDescription": {"text": text},
-            "fullDescription": {"text": text},
-            "help": {"text": _HELP},
-            "defaultConfiguration": {"level": "error"},
-        }
-        for id, text in _RULES.items()
-    ]
+    texts = ("shortDescription", "fullDescription", "help")
+    rules = [{"id": id, **{key: {"text": text} for key in texts}} for id, text in _RULES.items()]
     driver = {"name": "Kernel Ladder", "version": version(), "rules": rules}
     run = {"tool": {"driver": driver}, "results": [_result(each) for each in findings(reports)]}
     return json.dumps({"$schema": _SCHEMA, "version": "2.1.0", "runs": [run]}, indent=1)

@@ -129,7 +129,7 @@ def test_16_bit_arrays_that_stay_so_are_float64_for_the_reference(written):
         "def f(x: 'N', K: int) -> {'y': 'N'}: return x": ": f: K is a dimension of no array",
         "def f(x: 'float64 N') -> {'y': 'N'}: return x": ": f: x: float64 is no type here",
         "def f(x: 'N +') -> {'y': 'N'}: return x": ": f: x: cannot read '+'",
-        "def f(x: 'int32 N') -> {'y': 'N'}: return x": ": say which whole numbers x holds: def ",
+        "def f(x: 'int32 N') -> {'y': 'N'}: return x": ": f: say which whole numbers x holds: ",
         "def f(x: 'N') -> {'y': 'N'}: return x[1:]": 'y of shape (8,), and "N" is (9,) at N=9',
         "def f(x: 'N') -> {'y': 'N'}: return x, x": ": f: it returns 2 arrays, not y",
         "def f(x: 'N') -> {'y': 'N'}:\n  x += 1\n  return x * 1": ": f: it changes x",
