@@ -33,7 +33,6 @@ inputs. It is a program of the user's own: it runs with their rights.
 import __future__
 
 import dataclasses
-import functools
 import inspect
 import itertools
 import math
@@ -75,7 +74,6 @@ MOST_SLICES = 64  # of an axis that are changed
 FEW = 256  # elements that each of an axis is counted with
 
 
-@functools.cache
 def load(path: Path) -> Ladder:
     """The op of a reference file, as a ladder without rungs; it is called as its file.
 

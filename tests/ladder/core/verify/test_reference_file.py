@@ -102,7 +102,6 @@ def test_a_function_of_pytorchs_tensors_is_a_reference(written):
 def test_the_terms_of_a_sum_are_the_axes_of_which_an_element_depends_on_several_slices(written):
     def terms(text):
         written("ref.py", f"import numpy as np\n{text}")
-        load.cache_clear()
         return {arg.name: arg.terms for arg in load(Path("ref.py")).op.args if arg.role != "in"}
 
     product = 'def f(a: "M K", b: "K N") -> {"c": "M N", "s": "M"}: return a @ b, a.sum(1)'
@@ -139,7 +138,6 @@ def test_16_bit_arrays_that_stay_so_are_float64_for_the_reference(written):
 )
 def test_a_broken_contract_is_one_line_that_names_file_and_remedy(written, text, says):
     path = written("ref.py", text)
-    load.cache_clear()
     with pytest.raises(LadderError) as error:
         load(path)
     message = str(error.value)
