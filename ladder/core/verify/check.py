@@ -143,8 +143,10 @@ class Report:
         shape = ",".join(f"{name}={size}" for name, size in failure.dims.items())
         call = f" --shape {shape} --dtype {failure.dtype}" if failure.dims else ""
         warp = " --warp 64" if self.device.startswith("emulated, warps of 64") else ""
-        command = f"more: python -m ladder check {self.op} {self.which}{call} --device emulated"
-        command += f"{warp} -v"
+        of = f"{self.op} {self.which}"
+        if self.op.endswith(".py"):
+            of = f"{self.which} --reference {self.op}"
+        command = f"more: python -m ladder check {of}{call} --device emulated{warp} -v"
         *lines, last = failure.detail.split(INDENT)
         after = [last] if last.startswith(("tolerance:", "rounding:")) else []
         before = lines if after else [*lines, last]
