@@ -11,8 +11,10 @@ from ladder.core.commands.options import (
     Output,
     add_device_options,
     add_format,
+    add_unconfined,
     matching,
     shape_of,
+    unconfined,
 )
 from ladder.core.common.errors import LadderError
 from ladder.core.common.install import install
@@ -38,6 +40,7 @@ def add_to(commands: Commands) -> None:
     parser = commands.add("bench", bench_ladders)
     parser.epilog = HOW
     parser.add_argument("op", nargs="*", help="ops or layers")
+    add_unconfined(parser)
     add_device_options(parser)
     group = parser.add_argument_group("what is timed")
     group.add_argument("--all", action="store_true", help="every op")
@@ -105,7 +108,8 @@ def bench_ladders(options: argparse.Namespace) -> int:
                     f"--save without a name keeps the repository's own rungs, not {rung.path}; "
                     "name a file: --save mine.json"
                 )
-            sandbox.require(chosen[0].op.name, rung, options.device)
+            rights = unconfined(options, rung)
+            sandbox.require(chosen[0].op.name, rung, options.device, rights)
     if options.define:
         rungs = _variants(rungs, options.define, options.save)
     roofs, problems = bench.Roofs(device), []

@@ -6,35 +6,42 @@
 A kernel that is still being written may loop forever or access an illegal address. After an illegal
 access, a process cannot use the GPU any more. So the kernel runs in a child process with a time
 limit, and a crash of the child becomes a message here. A second child then looks for the line that
-did it, on the emulator, which watches every access. The child is `python -m
-ladder.core.verify.sandbox`: it reads one JSON request from its standard input, and writes one JSON
-answer to a file.
+did it, on the emulator, which watches every access. The child (child.py) reads one JSON request
+from its standard input, and writes lines of JSON to a file, of which the last one is its answer.
+
+On the emulator the child is confined, where this machine can (ladder/core/common/confine.py).
 """
 
 import dataclasses
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
+from ladder.core.common import confine
 from ladder.core.common.errors import LadderError
-from ladder.core.common.files import atomic_write
+from ladder.core.common.files import read_text
 from ladder.core.common.install import ROOT
 from ladder.core.contract.device import Device
+from ladder.core.contract.device_code import included
 from ladder.core.contract.ladder import PACKAGE, find, find_rung
 from ladder.core.contract.op import Dims
-from ladder.core.contract.rung_file import Rung
+from ladder.core.contract.rung_file import MOST_BYTES, Rung
 from ladder.core.device.open import open_device
 from ladder.core.emulator.coverage import Spot
 from ladder.core.emulator.emulated import Emulated
+from ladder.core.emulator.report import Access, LineCount
+from ladder.core.emulator.report import Report as Seen
 from ladder.core.verify.check import Outcome, Report
 from ladder.core.verify.check import check as check_here
+from ladder.core.verify.inputs import run_on
 from ladder.core.verify.tolerance import INDENT
 from ladder.core.verify.variants import watching
 
@@ -42,7 +49,11 @@ SECONDS = 120.0  # time limit of a check
 # A check launches a kernel at several shapes, and in several orders of its threads. One launch of
 # the emulator that takes a sixth of the check's time, and 10 s, does not leave enough for the rest.
 LAUNCHES, LEAST_SECONDS = 6, 10.0
-PROGRESS = ".progress"  # after the name of the answer's file
+HEADERS = (".h", ".cuh", ".hpp", ".hh", ".hxx", ".inl", ".inc", ".cu", ".cpp", ".cc")
+START = (  # not python -m, which finds modules in the current folder, and it may be a stranger's
+    "import sys; sys.path = [path for path in sys.path if path]; "
+    f"from {ROOT}ladder.core.verify.child import main; main()"
+)
 
 
 def check(
@@ -52,14 +63,16 @@ def check(
     dtypes: Sequence[str] | None = None,
     shapes: Sequence[Dims] | None = None,
     seconds: float = SECONDS,
+    unconfined: bool = False,
 ) -> Report:
-    """Check a kernel, given by its path or its source text, in a child process.
+    """Check a kernel, given by its path or its source text, in a child process; `unconfined` also
+    on the emulator, where this machine could confine it.
 
     Never raises for what the kernel does: a crash or an endless loop is a report that failed.
     Raises LadderError where it does not compile, or its header or arguments do not fit.
     """
     with as_file(kernel) as path:
-        return _report(_answer("check", seconds, op, path, device, dtypes, shapes))
+        return _report(_answer("check", seconds, op, path, device, dtypes, shapes, unconfined))
 
 
 def cover(
@@ -68,12 +81,37 @@ def cover(
     dtypes: Sequence[str] | None = None,
     shapes: Sequence[Dims] | None = None,
     seconds: float = SECONDS,
+    unconfined: bool = False,
 ) -> tuple[Report, list[Spot]]:
     """Check a kernel on the emulator, in a child process, as `check` does; and how often its
     branches and loops ran, if it ended."""
-    answer = _answer("cover", seconds, op, path, Emulated.kind, dtypes, shapes)
+    answer = _answer("cover", seconds, op, path, Emulated.kind, dtypes, shapes, unconfined)
     spots = [Spot(**spot) for spot in answer.pop("spots", ())]
     return _report(answer), spots
+
+
+def trace(
+    op: str,
+    path: str | Path,
+    dtype: str,
+    dims: Dims,
+    unconfined: bool = False,
+    **settings: int,
+) -> Seen:
+    """The memory accesses of a kernel in one run on the emulator with some `settings` of
+    `Emulated`, in a child process. Raises LadderError where it does what it must not."""
+    request = {"op": op, "path": str(path), "device": Emulated.kind, "unconfined": unconfined}
+    request |= {"dtype": dtype, "dims": dict(dims), "settings": settings}
+    try:
+        answer = in_child("trace", request, SECONDS)
+    except ChildDied as death:
+        raise LadderError(str(death)) from None
+    accesses: list[dict[str, Any]] = [
+        {name: tuple(v) if isinstance(v, list) else v for name, v in access.items()}
+        for access in answer["accesses"]
+    ]
+    lines = [LineCount(**line) for line in answer["lines"]]
+    return Seen(lines, accesses=[Access(**access) for access in accesses])
 
 
 def _answer(
@@ -84,10 +122,11 @@ def _answer(
     device: str,
     dtypes: Sequence[str] | None,
     shapes: Sequence[Dims] | None,
+    unconfined: bool,
 ) -> dict[str, Any]:
     """What a child says of a kernel; a report that failed, if the child dies of it."""
     rung = find_rung(op, path)
-    request: dict[str, Any] = {"op": op, "path": str(path), "device": device}
+    request = {"op": op, "path": str(path), "device": device, "unconfined": unconfined}
     request |= {"dtypes": dtypes, "shapes": shapes and [dict(dims) for dims in shapes]}
     try:
         return in_child(task, request, seconds)
@@ -137,10 +176,9 @@ def _report(answer: dict[str, Any]) -> Report:
     return Report(**answer, outcomes=outcomes, warnings=warnings, given_up=given_up)
 
 
-def require(op: str, rung: Rung, device: str) -> None:
-    """Raise LadderError unless a user's own kernel passes `check`. Called before it runs in this
-    process."""
-    report = check(op, rung.file, device)
+def require(op: str, rung: Rung, device: str, unconfined: bool = False) -> None:
+    """Raise LadderError unless a user's own kernel passes `check`. Called before it is used."""
+    report = check(op, rung.file, device, unconfined=unconfined)
     if not report.passed:
         raise LadderError(str(report))
 
@@ -173,41 +211,77 @@ def in_child(task: str, request: Mapping[str, Any], seconds: float) -> dict[str,
 
     Raises LadderError for one that the task raised, ChildDied where no answer came.
     """
-    name = Path(request["path"]).name
-    with tempfile.TemporaryDirectory(prefix="kernel-ladder-") as folder:
-        answer = Path(folder) / "answer.json"
-        environment = {**os.environ, "PYTHONPATH": _python_path()}
-        module = f"{ROOT}ladder.core.verify.sandbox"
+    path = Path(request["path"])
+    emulated = request["device"].startswith(Emulated.kind)
+    confined = emulated and not request["unconfined"] and not confine.lacking()
+    temporary = tempfile.TemporaryFile
+    with (
+        tempfile.TemporaryDirectory(prefix="kernel-ladder-") as scratch,
+        temporary() as stdin,
+        temporary() as answer,
+        temporary() as stdout,
+        temporary() as stderr,
+    ):
+        stdin.write(json.dumps(request).encode())
+        stdin.seek(0)
+        alive, held = os.pipe()  # `held` is closed when the child ends
+        words = [task, str(answer.fileno()), str(seconds)]
+        words += [scratch, *_needed_files(path)] if confined else []
+        environment = confine.environment() if confined else {**os.environ}
         child = subprocess.Popen(
-            [sys.executable, "-m", module, task, answer, str(seconds)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=environment,
-            start_new_session=True,  # so that the compiler that it starts ends with it
+            [sys.executable, "-c", START, *words],
+            stdin=stdin,
+            stdout=stdout,
+            stderr=stderr,
+            env={**environment, "PYTHONPATH": _python_path()},
+            pass_fds=[answer.fileno(), held],
+            start_new_session=True,  # so that what it starts ends with it
         )
         try:
-            stdout, stderr = child.communicate(json.dumps(request).encode(), seconds)
-        except subprocess.TimeoutExpired:
-            so_far = Path(f"{answer}{PROGRESS}")
-            raise ChildDied(
-                f"{name} was stopped after {seconds:g} s: a loop that does not end, or threads "
-                "that wait for each other; 'python -m ladder check' takes --seconds for more time",
-                json.loads(so_far.read_text(encoding="utf-8")) if so_far.exists() else None,
-            ) from None
+            os.close(held)
+            ended = bool(select.select([alive], [], [], seconds)[0])
+            with suppress(subprocess.TimeoutExpired):
+                child.wait(10 if ended else 0)  # it may have closed `held`
+            ended = child.returncode is not None
         finally:
-            if child.poll() is None:
+            os.close(alive)
+            with suppress(ProcessLookupError):  # its helper, and what that has started
                 os.killpg(child.pid, signal.SIGKILL)
-                child.communicate()
-        print(stdout.decode(errors="replace"), end="")  # what the kernel printed
-        if not answer.exists():
-            raise ChildDied(
-                _cause_of_death(name, child.returncode, stderr.decode(errors="replace"))
-            )
-        result: dict[str, Any] = json.loads(answer.read_text(encoding="utf-8"))
+            child.wait()
+        result, said = _last(answer), _text(stderr)
+        print(_text(stdout) if ended else "", end="")  # what the kernel printed
+    if not ended:
+        raise ChildDied(
+            f"{path.name} was stopped after {seconds:g} s: a loop that does not end, or threads "
+            "that wait for each other; 'python -m ladder check' takes --seconds for more time",
+            result,
+        )
+    if result is None or "next" in result:
+        raise ChildDied(_cause_of_death(path.name, child.returncode, said))
     if "error" in result:
         raise LadderError(result["error"])
     return result
+
+
+def _needed_files(path: Path) -> list[str]:
+    """A kernel's file, and what it includes that has the name of a header: no more is read for it,
+    whatever else it names."""
+    headers = included(read_text(path, MOST_BYTES), path.parent)
+    return [str(path), *(str(p) for p in headers if os.path.realpath(p).endswith(HEADERS))]
+
+
+def _last(answer: BinaryIO) -> dict[str, Any] | None:
+    """The last whole line of an answer, where a process has written what it should."""
+    answer.seek(0)
+    with suppress(ValueError):
+        found = json.loads(answer.read().rpartition(b"\n")[0].rpartition(b"\n")[2])
+        return found if isinstance(found, dict) else None
+    return None
+
+
+def _text(file: BinaryIO) -> str:
+    file.seek(0)
+    return file.read().decode(errors="replace")
 
 
 def _cause_of_death(name: str, status: int, stderr: str) -> str:
@@ -243,8 +317,7 @@ def _check(request: Mapping[str, Any]) -> dict[str, Any]:
 
     def announce(coming: Outcome, report: Report) -> None:
         progress = {**dataclasses.asdict(report), "next": dataclasses.asdict(coming)}
-        with atomic_write(f"{request['answer']}{PROGRESS}") as file:
-            file.write(json.dumps(progress).encode())
+        request["say"](progress)
 
     return _check_on(device, request, announce=announce)
 
@@ -271,19 +344,11 @@ def _check_covering(request: Mapping[str, Any]) -> dict[str, Any]:
     return {**answer, "spots": [dataclasses.asdict(spot) for spot in spots]}
 
 
-TASKS = {"check": _check, "watch": _check_watching, "cover": _check_covering}
+def _trace(request: Mapping[str, Any]) -> dict[str, Any]:
+    device = Emulated(counting=True, **request["settings"])
+    ladder, rung = find(request["op"]), find_rung(request["op"], request["path"])
+    run_on(device, ladder, rung, request["dtype"], request["dims"])
+    return dataclasses.asdict(device.report())
 
 
-def _main(task: str, answer: str, seconds: str) -> None:
-    signal.setitimer(signal.ITIMER_REAL, float(seconds) + 5)  # in case the parent is gone by then
-    try:
-        known = {"seconds": float(seconds), "answer": answer}
-        result = TASKS[task]({**json.load(sys.stdin), **known})
-    except LadderError as error:
-        result = {"error": str(error)}
-    with atomic_write(answer) as file:
-        file.write(json.dumps(result).encode())
-
-
-if __name__ == "__main__":
-    _main(*sys.argv[1:])
+TASKS = {"check": _check, "watch": _check_watching, "cover": _check_covering, "trace": _trace}
