@@ -72,7 +72,7 @@ def check(
     Raises LadderError where it does not compile, or its header or arguments do not fit.
     """
     with as_file(kernel) as path:
-        return _report(_answer("check", seconds, op, path, device, dtypes, shapes, unconfined))
+        return _answer("check", seconds, op, path, device, dtypes, shapes, unconfined)[0]
 
 
 def cover(
@@ -85,9 +85,7 @@ def cover(
 ) -> tuple[Report, list[Spot]]:
     """Check a kernel on the emulator, in a child process, as `check` does; and how often its
     branches and loops ran, if it ended."""
-    answer = _answer("cover", seconds, op, path, Emulated.kind, dtypes, shapes, unconfined)
-    spots = [Spot(**spot) for spot in answer.pop("spots", ())]
-    return _report(answer), spots
+    return _answer("cover", seconds, op, path, Emulated.kind, dtypes, shapes, unconfined)
 
 
 def trace(
@@ -106,12 +104,22 @@ def trace(
         answer = in_child("trace", request, SECONDS)
     except ChildDied as death:
         raise LadderError(str(death)) from None
-    accesses: list[dict[str, Any]] = [
-        {name: tuple(v) if isinstance(v, list) else v for name, v in access.items()}
-        for access in answer["accesses"]
-    ]
-    lines = [LineCount(**line) for line in answer["lines"]]
-    return Seen(lines, accesses=[Access(**access) for access in accesses])
+    with _distrusted():
+        accesses: list[dict[str, Any]] = [
+            {name: tuple(v) if isinstance(v, list) else v for name, v in access.items()}
+            for access in answer["accesses"]
+        ]
+        lines = [LineCount(**line) for line in answer["lines"]]
+        return Seen(lines, accesses=[Access(**access) for access in accesses])
+
+
+@contextmanager
+def _distrusted() -> Iterator[None]:
+    """Reads an answer: a kernel may have written it. Raises LadderError where it is none."""
+    try:
+        yield
+    except (KeyError, TypeError, AttributeError):
+        raise LadderError("the kernel's process has answered what it cannot have found") from None
 
 
 def _answer(
@@ -123,13 +131,13 @@ def _answer(
     dtypes: Sequence[str] | None,
     shapes: Sequence[Dims] | None,
     unconfined: bool,
-) -> dict[str, Any]:
+) -> tuple[Report, list[Spot]]:
     """What a child says of a kernel; a report that failed, if the child dies of it."""
     rung = find_rung(op, path)
     request = {"op": op, "path": str(path), "device": device, "unconfined": unconfined}
     request |= {"dtypes": dtypes, "shapes": shapes and [dict(dims) for dims in shapes]}
     try:
-        return in_child(task, request, seconds)
+        return _read(in_child(task, request, seconds))
     except ChildDied as death:
         if death.progress and _launch_limit(seconds) < seconds:
             return _as_far_as_it_came(rung, death.progress, seconds)
@@ -137,20 +145,23 @@ def _answer(
         if seen := _watch(request, seconds):  # line, thread and cause: what a reader needs first
             detail = INDENT.join([seen.detail, f"process: {death}"])
             outcome = dataclasses.replace(seen, status="fault", detail=detail)
-        report = Report(op, rung.label, device, (outcome,))
-        return dataclasses.asdict(report)
+        return Report(op, rung.label, device, (outcome,)), []
 
 
-def _as_far_as_it_came(rung: Rung, progress: Mapping[str, Any], seconds: float) -> dict[str, Any]:
+def _as_far_as_it_came(
+    rung: Rung, progress: dict[str, Any], seconds: float
+) -> tuple[Report, list[Spot]]:
     """The report of a child whose time was over, though none of its launches took too long."""
-    report = dict(progress)
-    coming, done = report.pop("next"), report["outcomes"]
+    with _distrusted():
+        coming = Outcome(**progress.pop("next"))
+    report, _ = _read(progress)
     detail = (
         f"{rung.file.name} was stopped after {seconds:g} s, the time of the whole check. It is "
         f"slow rather than endless: each launch ended within its limit, {_launch_limit(seconds):g} "
-        f"s, and {len(done)} shapes and cases are done; --seconds gives more time"
+        f"s, and {len(report.outcomes)} shapes and cases are done; --seconds gives more time"
     )
-    return {**report, "outcomes": [*done, {**coming, "status": "fault", "detail": detail}]}
+    last = dataclasses.replace(coming, status="fault", detail=detail)
+    return dataclasses.replace(report, outcomes=(*report.outcomes, last)), []
 
 
 def _launch_limit(seconds: float) -> float:
@@ -164,16 +175,19 @@ def _watch(request: Mapping[str, Any], seconds: float) -> Outcome | None:
     named = request["device"]  # "emulated:64" remains what it is
     device = named if named.startswith(Emulated.kind) else Emulated.kind
     try:
-        report = _report(in_child("watch", {**request, "device": device}, seconds))
+        report, _ = _read(in_child("watch", {**request, "device": device}, seconds))
     except (ChildDied, LadderError):
         return None
     return report.failures[0] if report.failures else None
 
 
-def _report(answer: dict[str, Any]) -> Report:
-    outcomes = tuple(Outcome(**outcome) for outcome in answer.pop("outcomes"))
-    warnings, given_up = (tuple(answer.pop(name)) for name in ("warnings", "given_up"))
-    return Report(**answer, outcomes=outcomes, warnings=warnings, given_up=given_up)
+def _read(answer: dict[str, Any]) -> tuple[Report, list[Spot]]:
+    with _distrusted():
+        spots = [Spot(**spot) for spot in answer.pop("spots", ())]
+        outcomes = tuple(Outcome(**outcome) for outcome in answer.pop("outcomes"))
+        warnings, given_up = (tuple(answer.pop(name)) for name in ("warnings", "given_up"))
+        report = Report(**answer, outcomes=outcomes, warnings=warnings, given_up=given_up)
+        return report, spots
 
 
 def require(op: str, rung: Rung, device: str, unconfined: bool = False) -> None:
@@ -201,7 +215,7 @@ class ChildDied(Exception):
     progress  where its time was over on the emulator, the report so far, with what came `next`
     """
 
-    def __init__(self, message: str, progress: Mapping[str, Any] | None = None):
+    def __init__(self, message: str, progress: dict[str, Any] | None = None):
         super().__init__(message)
         self.progress = progress
 
