@@ -31,6 +31,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn, TextIO, TypeVar, cast
 
+from ladder.core.common import cache
 from ladder.core.common.errors import CompileError, LadderError
 from ladder.core.common.host import cores
 
@@ -128,11 +129,6 @@ def admit(path: Path, unconfined: bool, why: str = "") -> bool:
     return True
 
 
-def environment() -> dict[str, str]:
-    """The environment of a process that will be confined."""
-    return {name: value for name, value in os.environ.items() if VARIABLES.fullmatch(name)}
-
-
 # ---- the process and its helper -----------------------------------------------------------------
 
 _helped: dict[str, Callable[..., Any]] = {}  # what the helper can do, by name
@@ -160,26 +156,17 @@ def by_helper(function: F) -> F:
     return cast(F, call)
 
 
-def enter(
-    files: Iterable[str],
-    scratch: Sequence[str],
-    cache: Path,
-    compiler: str,
-    build: Callable[[], object],
-    seconds: float,
-) -> None:
-    """Confine this process, which has one thread, and start its helper.
+def enter(files: Iterable[str], scratch: Sequence[str], compiler: str, seconds: float) -> None:
+    """Confine this process and start its helper.
 
     files     that it may read, beside programs, libraries, Python's packages, and the cache
     scratch   folders that what the helper starts may write to; the first for temporary files
-    cache     the folder of compiled kernels, to which the helper writes
     compiler  its path
-    build     what the helper does first; the programs that this starts are not confined
     seconds   that all of this may take
 
     Raises LadderError where this machine does not let it.
     """
-    global _helper
+    global _helper, _tools
     package, program = Path(__file__).parents[2], Path(os.path.realpath(compiler))
     found = filter(None, map(importlib.util.find_spec, PACKAGES))
     roots = [Path(spec.origin).parents[1] for spec in found if spec.origin]
@@ -188,15 +175,18 @@ def enter(
     home = Path(os.environ.get("HOME", "/nowhere"))
     rights = dict.fromkeys(sys.path, READ_DIR)  # Python looks for modules there
     rights |= {str(root): READ for root in roots if not home.is_relative_to(root)}
-    rights |= dict.fromkeys((*SYSTEM, *files, str(cache)), READ)
+    rights |= dict.fromkeys((*SYSTEM, *files, str(cache.directory())), READ)
     rights |= {"/dev/null": READ | WRITE_FILE}
     (asked, ask), (answered, answer) = os.pipe(), os.pipe()
     try:
+        if len(os.listdir("/proc/self/task")) > 1:
+            raise LadderError("cannot confine the kernel's process: it has several threads")
         _limit(seconds)
         if os.fork() == 0:
             os.closerange(3, asked)
             os.close(ask)
-            _serve(os.fdopen(asked), os.fdopen(answer, "w"), rights, scratch, build)
+            _tools, os.environ["TMPDIR"] = rights | dict.fromkeys(scratch, ALL), scratch[0]
+            _serve(os.fdopen(asked), os.fdopen(answer, "w"))
         os.close(asked)
         os.close(answer)
         restrict_files(rights)
@@ -206,19 +196,9 @@ def enter(
     _helper = os.fdopen(ask, "w"), os.fdopen(answered)
 
 
-def _serve(
-    asked: TextIO,
-    answer: TextIO,
-    rights: dict[str, int],
-    scratch: Sequence[str],
-    build: Callable[[], object],
-) -> NoReturn:
+def _serve(asked: TextIO, answer: TextIO) -> NoReturn:
     """The helper: it trusts nothing of what it is asked."""
-    global _tools
     try:
-        with suppress(LadderError):  # which comes again when it is asked
-            build()
-        _tools, os.environ["TMPDIR"] = rights | dict.fromkeys(scratch, ALL), scratch[0]
         for line in asked:
             try:
                 name, *arguments = json.loads(line)

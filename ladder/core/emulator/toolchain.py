@@ -166,7 +166,6 @@ def _describe(command: tuple[str, ...]) -> Compiler:
 
 
 @functools.cache
-@confine.by_helper
 def runtime() -> Path:
     """The library of the runtime, compiled once for each compiler."""
     compiler = find_compiler()

@@ -6,10 +6,9 @@ NumPy starts threads, and Linux confines one thread, with those that it starts l
 import json
 import signal
 import sys
-from contextlib import suppress
 from typing import Any
 
-from ladder.core.common import cache, confine
+from ladder.core.common import confine
 from ladder.core.common.errors import LadderError
 from ladder.core.emulator import toolchain
 
@@ -35,8 +34,6 @@ def main() -> None:
 
 
 def _confine(seconds: float, scratch: str, *files: str) -> None:
-    with suppress(OSError):  # the cache says so, when it is written to
-        cache.directory().mkdir(parents=True, exist_ok=True)
+    toolchain.runtime()  # which is no stranger's
     compiler = toolchain.find_compiler().command[0]
-    folders = [scratch, *toolchain.scratch()]
-    confine.enter(files, folders, cache.directory(), compiler, toolchain.runtime, seconds)
+    confine.enter(files, [scratch, *toolchain.scratch()], compiler, seconds)

@@ -241,7 +241,11 @@ def in_child(task: str, request: Mapping[str, Any], seconds: float) -> dict[str,
         alive, held = os.pipe()  # `held` is closed when the child ends
         words = [task, str(answer.fileno()), str(seconds)]
         words += [scratch, *_needed_files(path)] if confined else []
-        environment = confine.environment() if confined else {**os.environ}
+        environment = {
+            name: value
+            for name, value in os.environ.items()
+            if not confined or confine.VARIABLES.fullmatch(name)
+        }
         child = subprocess.Popen(
             [sys.executable, "-c", START, *words],
             stdin=stdin,
