@@ -6,7 +6,7 @@ that, while it has one thread. What it still can do is a list:
     files      read the few that it needs; make, write, change or remove none (Landlock)
     system     the calls of `CALLS`: no network, no new process or program, no signal to another
                process, no look into one (a seccomp filter)
-    resources  memory, processor time, threads, and how much it writes to what is open already
+    resources  processor time, threads, and how much it writes to what is open already
 
 So it cannot start a compiler. A helper, forked off before, calls the functions that are marked with
 `by_helper`. The programs that it starts are confined, too: an `#include` or `.incbin` in a kernel
@@ -282,9 +282,9 @@ def _restrict_calls() -> None:
 def _limit(seconds: float) -> None:
     """Limits of this process and those that it starts; they end when `seconds` are long over."""
     threads = int(Path("/proc/loadavg").read_text().split()[3].split("/")[1])
-    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    with suppress(OSError):  # no limit of memory, most of which is only reserved: they end first
+        Path("/proc/self/oom_score_adj").write_text("1000")
     for what, most in (
-        (resource.RLIMIT_AS, memory),
         (resource.RLIMIT_CORE, 0),
         (resource.RLIMIT_CPU, int(seconds + 10) * cores()),
         (resource.RLIMIT_FSIZE, MOST_WRITTEN),
