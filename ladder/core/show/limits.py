@@ -206,6 +206,7 @@ MEASURES: dict[str, Callable[[Run, str], Costs]] = {
 
 LESSONS = {  # what most kernels that break a limit have to learn
     "sectors": "Coalesce: neighbouring lanes take neighbouring elements; load each only once.",
+    "sectors per block": "Share the work: more blocks, and each takes less.",
     "requests per warp": "Share the work: all blocks and warps take their part.",
     "wavefronts": "Whole warps work, and few of them in each step; registers take none.",
     "atomics": "Reduce first: add up in registers or shared memory, and do few atomics at the end.",
