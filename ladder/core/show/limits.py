@@ -249,13 +249,13 @@ def judge(
         total = sum(costs.values())
         text = f"{name}: {total:,.4g}" if total != round(total) else f"{name}: {total:,.0f}"
         text += f" at {format_dims(dims)}; the limit is {limit:,g}"
+        lesson = f"The exercise is about this: {rung.idea}."
         if name in at_least and total < limit:
-            lesson = f"The exercise is about this: {rung.idea}."
             broken.append(f"The result is right, but the kernel takes too few {text}. {lesson}")
         elif name in at_most and total > limit:
             worst = max(reversed(costs), key=lambda where: costs[where])  # of equals the last
             text = f"The result is right, but the kernel takes too many {text}. {worst}"
-            broken.append(f"{text} {LESSONS.get(what, '')}".rstrip())
+            broken.append(f"{text} {LESSONS.get(what, lesson)}")
         else:
             kept.append(text)
     return not broken, broken + kept
