@@ -282,7 +282,7 @@ def entry(place: Place, op: str, id: str) -> str:
             f"`python -m ladder diff {op} {id}`",
         ]
     parts = [" · ".join(facts), _header(rung)]
-    with contextlib.suppress(tables.NotMeasured, ValueError):  # rung 1 has none before it
+    with contextlib.suppress(LadderError):  # it is not measured, or has none before it
         parts.append(tables.gain(op, *_pair(op, id, "", Ladder.predecessor)))
     return "\n\n".join(parts)
 
@@ -299,7 +299,7 @@ def _pair(
     if other:
         return first, ladder.rung(other)
     if (earlier := before(ladder, first)) is None:
-        raise ValueError(f"{first.name} starts the ladder: name two rungs")
+        raise LadderError(f"{first.name} starts the ladder: name two rungs")
     return earlier, first
 
 

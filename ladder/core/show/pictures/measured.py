@@ -109,13 +109,14 @@ def ladder(shown: Measured) -> Drawing:
     rows, unit = shown.rows, tables.unit(shown.measurement)
     slowest, fastest = (choose(shown.kernels, key=lambda row: row.us) for choose in (max, min))
     roof, peer = fastest.rate / fastest.of_roof, tables.best_peer(shown.measurement)
-    times = slowest.us / fastest.us
+    times, floor = slowest.us / fastest.us, fastest.us * fastest.of_roof
     ratio = f"{times:,.0f}" if times >= 100 else f"{times:.3g}"
     drawing = Drawing(
         f"{shown.title}: speed",
         f"From {tables.rate(slowest.rate)} {unit} ({slowest.name}) to "
         f"{tables.rate(fastest.rate)} {unit} ({fastest.name}): {ratio} times as fast. "
-        f"The measured roof is {tables.rate(roof)} {unit}.{shown.remark}",
+        f"The measured roof is {tables.rate(roof)} {unit}: "
+        f"{floor:{',.0f' if floor >= 100 else '.3g'}} µs.{shown.remark}",
     )
     most = max(row.rate for row in rows)
     beyond = roof > 3 * most  # such a roof would press all bars together
@@ -141,7 +142,7 @@ def ladder(shown: Measured) -> Drawing:
         share = f"{tables.rate(row.rate)} {unit}, {tables.percent(row.of_roof)}"
         drawing.text(x0 + wide + 8, y + 23, share, 11)
         for colour, rate in lines:
-            mark = [(at(rate), y + 12), (at(rate), y + 26)]
+            mark = [(at(rate), y + 14), (at(rate), y + 26)]
             drawing.line(mark, "paper", 3)  # red on blue alone is hard to see
             drawing.line(mark, colour, 2)
         y += 28
