@@ -206,6 +206,7 @@ MEASURES: dict[str, Callable[[Run, str], Costs]] = {
 
 LESSONS = {  # what most kernels that break a limit have to learn
     "sectors": "Coalesce: neighbouring lanes take neighbouring elements; load each only once.",
+    "sectors per block": "Share the work: more blocks, and each takes less.",
     "requests per warp": "Share the work: all blocks and warps take their part.",
     "wavefronts": "Whole warps work, and few of them in each step; registers take none.",
     "extra wavefronts": "Lanes of a request meet in a bank: pad the rows, or swizzle them.",
@@ -252,13 +253,13 @@ def judge(
         total = sum(costs.values())
         text = f"{name}: {total:,.4g}" if total != round(total) else f"{name}: {total:,.0f}"
         text += f" at {format_dims(dims)}; the limit is {limit:,g}"
+        lesson = f"The exercise is about this: {rung.idea}."
         if name in at_least and total < limit:
-            lesson = f"The exercise is about this: {rung.idea}."
             broken.append(f"The result is right, but the kernel takes too few {text}. {lesson}")
         elif name in at_most and total > limit:
             worst = max(reversed(costs), key=lambda where: costs[where])  # of equals the last
             text = f"The result is right, but the kernel takes too many {text}. {worst}"
-            broken.append(f"{text} {LESSONS.get(what, '')}".rstrip())
+            broken.append(f"{text} {LESSONS.get(what, lesson)}")
         else:
             kept.append(text)
     return not broken, broken + kept
