@@ -29,7 +29,7 @@ from ladder.core.commands.options import (
 )
 from ladder.core.common.errors import LadderError
 from ladder.core.contract.device import Device
-from ladder.core.contract.ladder import Ladder, find_rung
+from ladder.core.contract.ladder import Ladder
 from ladder.core.contract.op import DTYPES, Dims
 from ladder.core.contract.rung_file import Rung
 from ladder.core.device.open import device_findings, open_device
@@ -163,7 +163,7 @@ def _check_ladder(
     dtypes, name = options.dtype, options.reference or ladder.op.name
     shapes = [shape_of(ladder, options)] if options.shape else None
     if options.rung is not None and options.rung.endswith(".cu"):
-        rights = unconfined(options, find_rung(name, options.rung))
+        rights = unconfined(options, ladder.find(options.rung))
         given = dtypes, shapes, options.seconds, rights
         if options.coverage:
             yield sandbox.cover(name, options.rung, *given)
