@@ -69,14 +69,12 @@ def compile_rungs(options: argparse.Namespace) -> int:
     if options.all == (options.op is not None):
         raise LadderError("say what to compile: an op, a layer, or --all")
     chosen = list(ladders().values()) if options.all else matching(options.op)
-    failed = False
+    failed, which = False, options.rung
     for arch in options.arch.split(","):
         jobs = [
             (f"{ladder.op.name} {rung.label}, {target.real.name}", rung, target, plan)
             for ladder in chosen
-            for rung in (
-                [find_rung(ladder.op.name, options.rung)] if options.rung else ladder.rungs
-            )
+            for rung in ([find_rung(ladder.op.name, which)] if which else ladder.rungs)
             if rung.path is not None
             for target, plan in _plans(ladder, rung, arch, options)
         ]
