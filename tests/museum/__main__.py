@@ -1,14 +1,12 @@
-"""The bugs of doc/museum.md.
+"""The bugs of doc/museum.md: each wrong kernel, and what the checker says of it.
 
-What the checker says of the wrong kernels, or with --kernel these alone:
-
-    python -m tests.museum                   all
-    python -m tests.museum parity --kernel   those whose file or text contains a word
+python -m tests.museum           all of them
+python -m tests.museum parity    those whose file or text contains a word
 """
 
-import argparse
 import dataclasses
 import re
+import sys
 from pathlib import Path
 
 from tests.mutants.changes import Change, read
@@ -33,22 +31,14 @@ class Exhibit(Change):
 
 BUGS = [Exhibit(*dataclasses.astuple(bug)) for bug in read(MUSEUM, ("line", "pattern"))]
 
-
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m tests.museum")
-    parser.add_argument("word", nargs="?", default="", help="only bugs that contain it")
-    parser.add_argument("--kernel", action="store_true", help="show the wrong kernels, run none")
-    options = parser.parse_args()
-    bugs = [bug for bug in BUGS if options.word in f"{bug}{bug.old}{bug.new}"]
-    if options.kernel:
-        print(*(bug.trial.source for bug in bugs), sep="\n", end="")
-        return
+if __name__ == "__main__":
+    words = " ".join(sys.argv[1:])
+    if not (bugs := [bug for bug in BUGS if words in f"{bug}{bug.old}{bug.new}"]):
+        sys.exit(f"no bug has {words!r} in its text; doc/museum/bugs.txt has them all")
     for bug, verdict in zip(bugs, judge_all([bug.trial for bug in bugs]), strict=True):
+        for number, line in enumerate(bug.trial.source.splitlines(), 1):
+            print(f"{number:3} | {line}".rstrip())
         changed = [f"- {line}" for line in bug.old.splitlines()]
         changed += [f"+ {line}" for line in bug.new.splitlines()]
         report = re.sub(r"/[\w./-]+/(?=\w+\.cu)", "", verdict.message)  # without its folder
-        print(f"{bug.what}: {bug.of}", *changed, report, sep="\n", end="\n\n")
-
-
-if __name__ == "__main__":
-    main()
+        print("", f"{bug.what}: {bug.of}", *changed, report, sep="\n", end="\n\n")
