@@ -66,13 +66,15 @@ notebooks: $(VENV)/.notebooks  ## open your copies of the notebooks, in my/, in 
 	  --ServerApp.root_dir=. --LabApp.default_url=/lab/tree/my \
 	  --FileCheckpoints.checkpoint_dir=$(CURDIR)/build/checkpoints $(ARGS)
 
-# The emulator for the page "try it", by packages that doc/site/browser/package-lock.json names.
-BROWSER := build/browser/try
+# The page "try it": the packages that doc/site/browser/package-lock.json names, and what they make.
+BROWSER := build/browser
 browser: $(VENV)/.site
-	@if ! command -v npm >/dev/null; then echo "no npm: the site's page 'try it' shows no editor; install Node.js 20 or newer"; \
-	elif npm ci --prefix doc/site/browser --ignore-scripts --no-audit --no-fund --silent; then \
-	  $(RUN) doc/site/exercises.py $(BROWSER)/exercises && node --no-warnings doc/site/browser/build.mjs $(BROWSER); \
-	else echo "npm could not fetch the packages of the site's page 'try it', which shows no editor"; fi
+	@mkdir -p $(BROWSER)/npm && cp -r doc/site/browser/. $(BROWSER)/npm
+	@if ! command -v npm >/dev/null; then echo "no npm: the site's page 'try it' has no editor; install Node.js 20 or newer"; \
+	elif npm ci --prefix $(BROWSER)/npm --ignore-scripts --no-audit --no-fund --silent; then \
+	  $(RUN) doc/site/exercises.py $(BROWSER)/static/try/exercises && \
+	  node --no-warnings $(BROWSER)/npm/build.mjs $(BROWSER)/static/try; \
+	else echo "npm could not fetch its packages: the site's page 'try it' has no editor"; fi
 
 site: $(VENV)/.site browser  ## build the documentation site, build/site/index.html
 	@$(RUN) -m sphinx --quiet --fail-on-warning --keep-going --jobs auto \

@@ -9,6 +9,7 @@ browser has no NumPy. doc/site/browser/src/judge.ts reads the files.
 
 import ast
 import base64
+import hashlib
 import json
 import math
 import os
@@ -218,11 +219,12 @@ def main() -> None:
     markdown = MarkdownIt("commonmark", {"html": True}).enable("table")
     index = []
     for exercise in [*exercises(), *puzzles()]:
-        text = json.dumps(content(exercise), separators=(",", ":"))
+        made = content(exercise)
+        made["digest"] = hashlib.sha256(json.dumps(made).encode()).hexdigest()
         file = folder / f"{exercise.id}.json"
-        # A file that is there has a verdict of the same kernel, unless something else has changed.
-        if not file.exists() or not file.read_text(encoding="utf-8").startswith(text[:-1]):
-            file.write_text(text, encoding="utf-8")
+        # One that is there has its verdict already, which takes seconds.
+        if not file.exists() or json.loads(file.read_bytes())["digest"] != made["digest"]:
+            file.write_text(json.dumps(made), encoding="utf-8")
         asked = re.sub(
             r'(href="(?!https?:)[^"#]*)\.(?:md|ipynb)\b', r"\1.html", markdown.render(exercise.text)
         )

@@ -22,7 +22,7 @@ from sphinx.builders.html import StandaloneHTMLBuilder
 from sphinx.transforms import SphinxTransform
 
 ROOT = Path(__file__).resolve().parents[2]
-BROWSER = ROOT / "build" / "browser"  # what `make site` builds for the page "try it"
+BROWSER = ROOT / "build" / "browser" / "static"  # what `make site` builds for the page "try it"
 _ANCHOR = re.compile(r'<a id="([\w-]+)">')
 
 

@@ -20,8 +20,8 @@ from tests.site.conftest import ROOT
 
 pytestmark = pytest.mark.site
 
-NODE = ROOT / "doc" / "site" / "browser" / "node.mjs"
-BUILT = ROOT / "build" / "browser" / "try"
+NODE = ROOT / "build" / "browser" / "npm" / "node.mjs"
+BUILT = ROOT / "build" / "browser" / "static" / "try"
 FLOAT32 = "float32"
 
 

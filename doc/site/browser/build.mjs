@@ -1,4 +1,5 @@
-// Builds the page "try it": node build.mjs FOLDER, with the exercises of exercises.py in it.
+// Builds the page "try it": node build.mjs FOLDER, with the exercises of exercises.py in it, from the
+// root of the repository. `make site` calls it.
 //
 // The emulator's runtime and clang are the same for everybody. Of them the folder gets a copy, so
 // that the site needs no other server. The kernels are checked once, here; the page shows what came
@@ -10,7 +11,7 @@ import { fileURLToPath, pathToFileURL } from "node:url";
 import * as esbuild from "esbuild";
 
 const HERE = path.dirname(fileURLToPath(import.meta.url));
-const LADDER = path.join(HERE, "../../../ladder");
+const LADDER = "ladder";
 const EMULATOR = path.join(LADDER, "core/emulator");
 const PACKAGES = path.join(HERE, "node_modules");
 const out = path.resolve(process.argv[2]);
@@ -49,11 +50,6 @@ function exported({ include, runtime }) {
 
 async function buildRuntime() {
   const parts = { include: tree(`${EMULATOR}/include`), runtime: tree(`${EMULATOR}/runtime`), wasm: tree(`${EMULATOR}/wasm`) };
-  const target = path.join(out, "runtime.wasm");
-  const key = digest(parts, fs.readFileSync(fileURLToPath(import.meta.url), "utf8"));
-  const stamp = path.join(out, "runtime.key");
-  if (fs.existsSync(target) && fs.existsSync(stamp) && fs.readFileSync(stamp, "utf8") === key) return;
-  console.log("compiling the emulator's runtime, a minute or two");
   const sources = Object.entries({ runtime: parts.runtime, wasm: parts.wasm }).flatMap(([folder, files]) =>
     Object.keys(files)
       .filter((name) => name.endsWith(".cpp") && !(folder === "runtime" && NOT_HERE.includes(name)))
@@ -67,12 +63,17 @@ async function buildRuntime() {
     ...[...new Set(ours)].map((name) => `-Wl,--export-if-defined=${name}`),
     ...[...new Set(theirs)].flatMap((name) => [`-Wl,--undefined=${name}`, `-Wl,--export-if-defined=${name}`]),
   ];
-  const { runClang, runLLVM } = await import("@yowasp/clang");
-  const print = (bytes) => bytes && process.stderr.write(bytes);
-  await runLLVM(undefined, undefined, { fetchProgress: () => {} });
   const command = [
     "clang++", ...SAFE, "-mbulk-memory", "-iquote", "include", "-iquote", "runtime", "all.cpp", ...link, ...names, "-o", "runtime.wasm",
   ];
+  const target = path.join(out, "runtime.wasm");
+  const stamp = path.join(out, "runtime.key");
+  const key = digest(parts, command);
+  if (fs.existsSync(target) && fs.existsSync(stamp) && fs.readFileSync(stamp, "utf8") === key) return;
+  console.log("compiling the emulator's runtime, a minute or two");
+  const { runClang, runLLVM } = await import("@yowasp/clang");
+  const print = (bytes) => bytes && process.stderr.write(bytes);
+  await runLLVM(undefined, undefined, { fetchProgress: () => {} });
   const built = await runClang(command, { ...parts, "all.cpp": sources.join("") }, { stdout: print, stderr: print });
   const { default: binaryen } = await import("binaryen");
   const module = binaryen.readBinary(built["runtime.wasm"]);
@@ -83,6 +84,7 @@ async function buildRuntime() {
   binaryen.setOptimizeLevel(1);
   module.runPasses(["asyncify"]);
   module.optimize();
+  binaryen.clearPassArguments(); // the kernels have others
   if (!module.validate()) throw new Error("Asyncify has made an invalid module");
   fs.writeFileSync(target, module.emitBinary());
   fs.writeFileSync(stamp, key);
@@ -97,6 +99,7 @@ function copyCompiler() {
 }
 
 async function bundle() {
+  for (const name of fs.readdirSync(out)) if (name.endsWith(".js")) fs.rmSync(path.join(out, name));
   const fromFolder = {
     name: "the compiler's files",
     setup(build) {
@@ -134,6 +137,6 @@ fs.writeFileSync(path.join(out, "headers.json"), JSON.stringify({
   include: tree(`${EMULATOR}/include`),
   includes: Object.fromEntries(Object.entries(tree(`${LADDER}/include`)).filter(([name]) => name.endsWith(".cuh"))),
 }));
-copyCompiler();
 await bundle();
+copyCompiler();
 await judge();
