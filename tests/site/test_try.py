@@ -142,19 +142,44 @@ def test_it_grades_the_puzzles_as_the_notebook_does(run):
         assert verdict["status"] == "failed", answer
 
 
+def open_kernel(page, address, id):
+    """The page with a kernel in its editor."""
+    page.goto(f"{address}/doc/try.html#{id}")
+    page.locator(".verdict").get_by_text("✓").wait_for(timeout=3000)
+    return page, page.locator(".cm-content")
+
+
 def test_a_kernel_is_changed_run_and_kept(run, address, tab):
-    page = tab(width=390)
-    page.goto(f"{address}/doc/try.html#start.sum-3")
-    verdict = page.locator(".verdict")
-    verdict.get_by_text("✓").wait_for(timeout=3000)
-    editor = page.locator(".cm-content")
+    page, editor = open_kernel(tab(width=390), address, "start.sum-3")
     text = find("start.sum").rung("3").source
     (barrier,) = re.findall(r"\n.*this step's sums are written.*", text)
     editor.fill(text.replace(barrier, ""))
     editor.press("Control+Enter")
-    verdict.get_by_text("race on partial in shared memory").first.wait_for(timeout=120_000)
+    race = page.locator(".verdict").get_by_text("race on partial in shared memory").first
+    race.wait_for(timeout=120_000)
     page.reload()
     page.locator(".cm-content", has_text="start_sum").wait_for()
     assert "this step's sums" not in page.locator(".cm-content").inner_text()
     page.get_by_role("button", name="Start over").click()
-    verdict.get_by_text("✓").wait_for(timeout=3000)
+    page.locator(".verdict").get_by_text("✓").wait_for(timeout=3000)
+
+
+def test_a_loop_without_an_end_is_named_or_stopped(run, address, tab):
+    page, editor = open_kernel(tab(), address, "start.add-1")
+    text = find("start.add").rung("1").source
+    editor.fill(text.replace("i++", "i += 0"))
+    editor.press("Control+Enter")
+    page.locator(".verdict").get_by_text("an endless loop?").first.wait_for(timeout=120_000)
+    editor.fill(text.replace("i < end", "true").replace("c[i] = a[i] + b[i];", ";"))
+    editor.press("Control+Enter")
+    page.get_by_role("button", name="Stop").click()
+    page.get_by_role("status").get_by_text("Stopped").wait_for(timeout=5000)
+
+
+def test_without_a_connection_the_page_says_so(run, address, chromium):
+    page, editor = open_kernel(chromium.new_page(), address, "start.add-1")
+    page.route("**/clang/**", lambda route: route.abort())
+    editor.fill(find("start.add").rung("1").source + "\n// mine\n")
+    editor.press("Control+Enter")
+    page.get_by_role("status").get_by_text("is there a connection?").wait_for(timeout=60_000)
+    page.context.close()

@@ -2,7 +2,7 @@
 // orders, against the float64 reference, whose results and tolerances the build of the site wrote.
 import { CompileError, type Headers, type Library, compile, locate } from "./compile";
 import { HeaderError, plan, readHeader } from "./header";
-import { type Argument, Machine, type RawResult } from "./machine";
+import { type Argument, COUNTS, Machine, type RawResult } from "./machine";
 import { type Access, type Buffer, type Problem, type Site, Words, ownLine } from "./report";
 import { prepare } from "./source";
 
@@ -16,7 +16,7 @@ export interface Array_ {
 export interface Expected {
   name: string;
   value: string; // base64 of float64, or of the array's own type if that is whole
-  tolerance?: string; // base64 of float64
+  tolerance?: string; // base64 of float32
   others: string[]; // whole numbers that are as right
 }
 export interface Case {
@@ -211,7 +211,7 @@ export function compare(result: Uint8Array, type: Array_["type"], expected: Expe
     return !whole ? new Float64Array(buffer) : type === "int32" ? new Int32Array(buffer) : new Uint32Array(buffer);
   };
   const value = typed(expected.value);
-  const tolerance = expected.tolerance === undefined ? undefined : new Float64Array(decode(expected.tolerance).buffer);
+  const tolerance = expected.tolerance === undefined ? undefined : new Float32Array(decode(expected.tolerance).buffer);
   const others = expected.others.map(typed);
   let first = -1;
   let count = 0;
@@ -251,8 +251,7 @@ function merged(sites: Site[]): Site[] {
     const known = found.get(key);
     if (!known) found.set(key, { ...site });
     else
-      for (const count of ["requests", "lanes", "sectors", "ideal_sectors", "wavefronts", "ideal_wavefronts"] as const)
-        known[count] += site[count];
+      for (const count of COUNTS) known[count] += site[count];
   }
   return [...found.values()].sort((a, b) => a.line - b.line);
 }

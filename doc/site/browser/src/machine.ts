@@ -8,28 +8,24 @@ export interface Place {
   thread: number[];
   access: number;
 }
-export interface RawProblem {
+/** A piece of memory: the name of an array in shared memory, or "" and the number of an argument. */
+interface Where {
+  shared: string;
+  argument: number;
+  bytes: number;
+}
+export interface RawProblem extends Where {
   kind: number;
   place: Place;
   other: Place;
-  shared: string;
-  argument: number;
-  bytes: number;
   offset: number;
   text: string;
 }
-export interface RawSite {
+export const COUNTS = ["requests", "lanes", "sectors", "ideal_sectors", "wavefronts", "ideal_wavefronts"] as const;
+export type Counts = Record<(typeof COUNTS)[number], number>;
+export interface RawSite extends Where, Counts {
   pc: number;
-  shared: string;
-  argument: number;
   access: number;
-  bytes: number;
-  requests: number;
-  lanes: number;
-  sectors: number;
-  ideal_sectors: number;
-  wavefronts: number;
-  ideal_wavefronts: number;
 }
 export interface RawRequest {
   site: number;
@@ -39,7 +35,6 @@ export interface RawRequest {
   offsets: number[];
 }
 export interface RawResult {
-  printed: string;
   problems: RawProblem[];
   sites: RawSite[];
   requests: RawRequest[];

@@ -20,7 +20,7 @@ interface Entry {
   text?: string; // what a puzzle asks for, as HTML
 }
 
-const PATIENCE = 60; // seconds without a word from the worker
+const PATIENCE = 30; // seconds without a word from the worker
 const HERE = new URL(".", import.meta.url);
 
 const root = document.getElementById("try")!;

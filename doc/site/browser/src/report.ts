@@ -1,5 +1,5 @@
 // What a launch was seen to do, in the words of ladder/core/emulator/kernel.py.
-import type { Place, RawProblem, RawRequest, RawResult, RawSite } from "./machine";
+import type { Counts, Place, RawProblem, RawRequest, RawResult, RawSite } from "./machine";
 import { withoutComments } from "./source";
 
 export const KINDS = [
@@ -18,28 +18,16 @@ export interface Problem {
 }
 
 /** The accesses of one line to one buffer. */
-export interface Site {
+export interface Site extends Counts {
   line: number;
   buffer: string;
   space: "global" | "shared";
   kind: string;
   bytes: number;
-  requests: number;
-  lanes: number;
-  sectors: number;
-  ideal_sectors: number;
-  wavefronts: number;
-  ideal_wavefronts: number;
 }
 
 /** One request of a warp: which lane accesses which byte of the buffer. */
-export interface Access {
-  site: Site;
-  block: number[];
-  warp: number;
-  lanes: number[];
-  offsets: number[];
-}
+export type Access = Omit<RawRequest, "site"> & { site: Site };
 
 export interface Buffer {
   name: string;
@@ -71,22 +59,16 @@ export class Words {
 
   sites(raw: RawResult): Site[] {
     return raw.sites.map((site) => ({
+      ...site,
       line: this.lines.get(site.pc) ?? 0,
       buffer: this.buffer(site),
       space: site.shared ? "shared" : "global",
       kind: ACCESSES[site.access]!,
-      bytes: site.bytes,
-      requests: site.requests,
-      lanes: site.lanes,
-      sectors: site.sectors,
-      ideal_sectors: site.ideal_sectors,
-      wavefronts: site.wavefronts,
-      ideal_wavefronts: site.ideal_wavefronts,
     }));
   }
 
   accesses(raw: RawResult, sites: Site[]): Access[] {
-    return raw.requests.map(({ site, ...request }: RawRequest) => ({ site: sites[site]!, ...request }));
+    return raw.requests.map(({ site, ...request }) => ({ site: sites[site]!, ...request }));
   }
 
   private buffer(where: RawSite | RawProblem): string {

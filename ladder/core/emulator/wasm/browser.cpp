@@ -128,7 +128,6 @@ bool emulator_expired(const Launch &launch) {
 __attribute__((export_name("result"))) const char *browser_result() {
     const Result &result = last->result;
     json = "{";
-    add_text("printed", std::string(result.printed, result.printed_bytes).c_str());
     json += "\"problems\":[";
     for (int64_t i = 0; i < result.problem_count; i++) {
         const Problem &problem = result.problems[i];
