@@ -15,6 +15,7 @@ import math
 import os
 import re
 import sys
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -42,7 +43,8 @@ OPS = (  # whose rungs on the trunk become exercises, and up to which one
     *(("gelu.forward", "4"), ("embedding.forward", "3"), ("matmul.forward", "4")),
 )
 MOST_BYTES, MOST_FLOPS = 140_000, 300_000  # of a case
-MOST_SHAPES, MOST_CONSTANTS = 5, 3  # a kernel is compiled anew for other constants
+# A kernel is compiled anew for other constants: so many, each at so many shapes, or only one.
+MOST_CONSTANTS, SHAPES_EACH, MOST_SHAPES = 3, 2, 5
 PUZZLES = ROOT / "notebooks" / "12_puzzles.ipynb"
 
 
@@ -73,16 +75,23 @@ def exercises() -> Iterator[Exercise]:
 
 def chosen(op: Op, rung: Rung) -> list[tuple[Dims, str]]:
     """Shapes that a page can carry, the largest first, and the op's cases there."""
-    found: list[Dims] = []
-    constants: set[tuple[tuple[str, int], ...]] = set()
-    derived = [dims for dims, _ in what_to_run(op, rung, Emulated(), REAL.name, few=True)]
+    derived = [
+        dims for dims, case in what_to_run(op, rung, Emulated(), REAL.name) if case == NORMAL
+    ]
     # The limits of a puzzle hold at one of its own shapes.
-    for dims in [*op.shapes, *derived] if _is_puzzle(op) else [*derived, *op.shapes]:
-        plan = rung.plan(dims, TARGET)
-        now = {*constants, tuple(plan.constants.items())}
-        fits = not plan.refusal and not _too_large(op, dims) and len(now) <= MOST_CONSTANTS
-        if fits and dims not in found and len(found) < MOST_SHAPES:
-            constants = now
+    shapes = [*op.shapes, *derived] if _is_puzzle(op) else [*derived, *op.shapes]
+    fit = [
+        (dims, tuple(plan.constants.items()))
+        for dims in shapes
+        if not (plan := rung.plan(dims, TARGET)).refusal and not _too_large(op, dims)
+    ]
+    each = MOST_SHAPES if len({key for _, key in fit}) == 1 else SHAPES_EACH
+    found: list[Dims] = []
+    used: Counter[tuple[tuple[str, int], ...]] = Counter()
+    for dims, key in fit:
+        known = key in used or len(used) < MOST_CONSTANTS
+        if known and used[key] < each and dims not in found:
+            used[key] += 1
             found.append(dims)
     found.sort(key=lambda dims: op.least_bytes(dims, REAL), reverse=True)
     cases = [name for name, case in op.cases.items() if rung.accurate or not case.hard]
