@@ -79,7 +79,8 @@ def chosen(op: Op, rung: Rung) -> list[tuple[Dims, str]]:
         dims for dims, case in what_to_run(op, rung, Emulated(), REAL.name) if case == NORMAL
     ]
     # The limits of a puzzle hold at one of its own shapes.
-    shapes = [*op.shapes, *derived] if _is_puzzle(op) else [*derived, *op.shapes]
+    own = list(op.shapes)
+    shapes = [*own, *derived] if _is_puzzle(op) else [*derived[:3], own[-1], *derived[3:], *own]
     fit = [
         (dims, tuple(plan.constants.items()))
         for dims in shapes

@@ -21,7 +21,10 @@ function tree(folder) {
   const entries = fs.readdirSync(folder, { withFileTypes: true });
   const content = ({ name }) => path.join(folder, name);
   return Object.fromEntries(
-    entries.map((each) => [each.name, each.isDirectory() ? tree(content(each)) : fs.readFileSync(content(each), "utf8")]),
+    entries.map((each) => [
+      each.name,
+      each.isDirectory() ? tree(content(each)) : fs.readFileSync(content(each), "utf8"),
+    ]),
   );
 }
 
@@ -29,13 +32,23 @@ const digest = (...parts) => createHash("sha256").update(JSON.stringify(parts)).
 
 // ---- the runtime ---------------------------------------------------------------------------------
 
-const SAFE = ["-std=c++17", "-O1", "-fno-exceptions", "-fno-rtti", "-fno-strict-aliasing", "-fvisibility=hidden"];
+const SAFE = [
+  "-std=c++17",
+  "-O1",
+  "-fno-exceptions",
+  "-fno-rtti",
+  "-fno-strict-aliasing",
+  "-fvisibility=hidden",
+];
 const NOT_HERE = ["fiber.cpp", "faults.cpp"]; // ladder/core/emulator/wasm has its own
 
 /** Names that kernels may call: the emulator's, the hooks of loads and stores, and those of math.h. */
 function exported({ include, runtime }) {
   const sizes = [1, 2, 4, 8, 16];
-  const kinds = ["", "unaligned_", "volatile_", "unaligned_volatile_"].flatMap((kind) => [`${kind}read`, `${kind}write`]);
+  const kinds = ["", "unaligned_", "volatile_", "unaligned_volatile_"].flatMap((kind) => [
+    `${kind}read`,
+    `${kind}write`,
+  ]);
   const emulator = include.emulator["thread.h"].match(/\bemulator_\w+/g);
   const hooks = runtime["hooks.cpp"].match(/__tsan_(?!func|vptr)\w+(?=\()/g);
   const math = [...include["math.h"].matchAll(/^EMULATOR_[12]\((\w+)\)/gm)].map(([, name]) => name);
@@ -49,7 +62,11 @@ function exported({ include, runtime }) {
 }
 
 async function buildRuntime() {
-  const parts = { include: tree(`${EMULATOR}/include`), runtime: tree(`${EMULATOR}/runtime`), wasm: tree(`${EMULATOR}/wasm`) };
+  const parts = {
+    include: tree(`${EMULATOR}/include`),
+    runtime: tree(`${EMULATOR}/runtime`),
+    wasm: tree(`${EMULATOR}/wasm`),
+  };
   const sources = Object.entries({ runtime: parts.runtime, wasm: parts.wasm }).flatMap(([folder, files]) =>
     Object.keys(files)
       .filter((name) => name.endsWith(".cpp") && !(folder === "runtime" && NOT_HERE.includes(name)))
@@ -57,14 +74,32 @@ async function buildRuntime() {
   );
   const { ours, theirs } = exported(parts);
   const link = [
-    "-mexec-model=reactor", "--strip-all", "--export=__stack_pointer", "--export-table", "--growable-table", "stack-size=1048576",
-  ].map((flag) => (flag.startsWith("-m") ? flag : flag.startsWith("stack") ? `-Wl,-z,${flag}` : `-Wl,${flag}`));
+    "-mexec-model=reactor",
+    "--strip-all",
+    "--export=__stack_pointer",
+    "--export-table",
+    "--growable-table",
+    "stack-size=1048576",
+  ].map((flag) =>
+    flag.startsWith("-m") ? flag : flag.startsWith("stack") ? `-Wl,-z,${flag}` : `-Wl,${flag}`,
+  );
   const names = [
     ...[...new Set(ours)].map((name) => `-Wl,--export-if-defined=${name}`),
     ...[...new Set(theirs)].flatMap((name) => [`-Wl,--undefined=${name}`, `-Wl,--export-if-defined=${name}`]),
   ];
   const command = [
-    "clang++", ...SAFE, "-mbulk-memory", "-iquote", "include", "-iquote", "runtime", "all.cpp", ...link, ...names, "-o", "runtime.wasm",
+    "clang++",
+    ...SAFE,
+    "-mbulk-memory",
+    "-iquote",
+    "include",
+    "-iquote",
+    "runtime",
+    "all.cpp",
+    ...link,
+    ...names,
+    "-o",
+    "runtime.wasm",
   ];
   const target = path.join(out, "runtime.wasm");
   const stamp = path.join(out, "runtime.key");
@@ -74,7 +109,11 @@ async function buildRuntime() {
   const { runClang, runLLVM } = await import("@yowasp/clang");
   const print = (bytes) => bytes && process.stderr.write(bytes);
   await runLLVM(undefined, undefined, { fetchProgress: () => {} });
-  const built = await runClang(command, { ...parts, "all.cpp": sources.join("") }, { stdout: print, stderr: print });
+  const built = await runClang(
+    command,
+    { ...parts, "all.cpp": sources.join("") },
+    { stdout: print, stderr: print },
+  );
   const { default: binaryen } = await import("binaryen");
   const module = binaryen.readBinary(built["runtime.wasm"]);
   const { BulkMemory, BulkMemoryOpt, SignExt, MutableGlobals, NontrappingFPToInt } = binaryen.Features;
@@ -107,12 +146,30 @@ async function bundle() {
       build.onResolve({ filter: /^binaryen$/ }, () => ({ path: "./binaryen.js", external: true }));
     },
   };
-  const common = { bundle: true, format: "esm", target: "es2022", minify: true, logLevel: "warning", absWorkingDir: HERE };
+  const common = {
+    bundle: true,
+    format: "esm",
+    target: "es2022",
+    minify: true,
+    logLevel: "warning",
+    absWorkingDir: HERE,
+  };
   await esbuild.build({ ...common, entryPoints: ["src/page.ts"], outdir: out });
   await esbuild.build({
-    ...common, entryPoints: ["src/worker.ts"], outdir: out, splitting: true, plugins: [fromFolder],
+    ...common,
+    entryPoints: ["src/worker.ts"],
+    outdir: out,
+    splitting: true,
+    plugins: [fromFolder],
   });
-  await esbuild.build({ ...common, minify: false, entryPoints: ["src/node.ts"], platform: "node", packages: "external", outfile: path.join(HERE, "node.mjs") });
+  await esbuild.build({
+    ...common,
+    minify: false,
+    entryPoints: ["src/node.ts"],
+    platform: "node",
+    packages: "external",
+    outfile: path.join(HERE, "node.mjs"),
+  });
 }
 
 // ---- verdicts ------------------------------------------------------------------------------------
@@ -121,22 +178,34 @@ async function bundle() {
 async function judge() {
   const folder = path.join(out, "exercises");
   const files = fs.readdirSync(folder).filter((name) => name.endsWith(".json") && name !== "index.json");
-  const stamp = digest(fs.readFileSync(path.join(out, "runtime.key"), "utf8"), fs.readFileSync(path.join(HERE, "node.mjs"), "utf8"));
+  const stamp = digest(
+    fs.readFileSync(path.join(out, "runtime.key"), "utf8"),
+    fs.readFileSync(path.join(HERE, "node.mjs"), "utf8"),
+  );
   const { checkAll } = await import(pathToFileURL(path.join(HERE, "node.mjs")));
   const left = files.filter((name) => JSON.parse(fs.readFileSync(path.join(folder, name))).key !== stamp);
-  await checkAll(out, left.map((name) => ({ exercise: path.join(folder, name) })), (verdict, index) => {
-    const file = path.join(folder, left[index]);
-    const exercise = JSON.parse(fs.readFileSync(file));
-    fs.writeFileSync(file, JSON.stringify({ ...exercise, verdict, key: stamp }));
-  });
+  await checkAll(
+    out,
+    left.map((name) => ({ exercise: path.join(folder, name) })),
+    (verdict, index) => {
+      const file = path.join(folder, left[index]);
+      const exercise = JSON.parse(fs.readFileSync(file));
+      fs.writeFileSync(file, JSON.stringify({ ...exercise, verdict, key: stamp }));
+    },
+  );
 }
 
 fs.mkdirSync(out, { recursive: true });
 await buildRuntime();
-fs.writeFileSync(path.join(out, "headers.json"), JSON.stringify({
-  include: tree(`${EMULATOR}/include`),
-  includes: Object.fromEntries(Object.entries(tree(`${LADDER}/include`)).filter(([name]) => name.endsWith(".cuh"))),
-}));
+fs.writeFileSync(
+  path.join(out, "headers.json"),
+  JSON.stringify({
+    include: tree(`${EMULATOR}/include`),
+    includes: Object.fromEntries(
+      Object.entries(tree(`${LADDER}/include`)).filter(([name]) => name.endsWith(".cuh")),
+    ),
+  }),
+);
 await bundle();
 copyCompiler();
 await judge();

@@ -18,11 +18,28 @@ export class CompileError extends Error {}
 
 // As toolchain.py compiles for counting with clang.
 const FLAGS = [
-  "-std=c++17", "-fPIC", "-O0", "-fvisibility=hidden", "-fno-strict-aliasing", "-gdwarf-4", "-g1",
-  "-nostdinc", "-fno-exceptions", "-fno-rtti", "-Werror=vla", "-ffp-contract=off",
-  "-DEMULATOR_COUNT", "-Xclang", "-fsanitize=thread", "-mllvm",
-  "-tsan-instrument-func-entry-exit=0", "-ftrivial-auto-var-init=pattern",
-  "-Wno-unknown-pragmas", "-Iinclude", "-include", "cuda_runtime.h",
+  "-std=c++17",
+  "-fPIC",
+  "-O0",
+  "-fvisibility=hidden",
+  "-fno-strict-aliasing",
+  "-gdwarf-4",
+  "-g1",
+  "-nostdinc",
+  "-fno-exceptions",
+  "-fno-rtti",
+  "-Werror=vla",
+  "-ffp-contract=off",
+  "-DEMULATOR_COUNT",
+  "-Xclang",
+  "-fsanitize=thread",
+  "-mllvm",
+  "-tsan-instrument-func-entry-exit=0",
+  "-ftrivial-auto-var-init=pattern",
+  "-Wno-unknown-pragmas",
+  "-Iinclude",
+  "-include",
+  "cuda_runtime.h",
 ];
 const STOPS = "env.emulator_*,env.__tsan_*"; // calls during which a thread may stop
 
@@ -59,7 +76,14 @@ export async function compile(
     ["call", "describe", "bound"].map((what) => `--export=emulator_${what}_${kernel}`),
   );
   const linker = [
-    "wasm-ld", "--experimental-pic", "-shared", "--allow-undefined", ...exports, "kernel.o", "-o", "kernel.wasm",
+    "wasm-ld",
+    "--experimental-pic",
+    "-shared",
+    "--allow-undefined",
+    ...exports,
+    "kernel.o",
+    "-o",
+    "kernel.wasm",
   ];
   const linked = await run(runLLVM, linker, { "kernel.o": compiled["kernel.o"]! });
   const bytes = linked["kernel.wasm"] as Uint8Array;

@@ -10,13 +10,7 @@ type Lazy = () => Value; // so that the part of an `if` that is not chosen may d
 
 const TOKEN = /\s*(?:(\d+)|([A-Za-z_]\w*)|(\/\/|[<>=!]=|[-+*%<>(),]))/y;
 const WORDS = ["if", "else", "and", "or", "not", "in"];
-const LEVELS = [
-  ["or"],
-  ["and"],
-  ["in", "<", ">", "<=", ">=", "==", "!="],
-  ["+", "-"],
-  ["*", "//", "%"],
-];
+const LEVELS = [["or"], ["and"], ["in", "<", ">", "<=", ">=", "==", "!="], ["+", "-"], ["*", "//", "%"]];
 
 function whole(value: Value): number {
   if (typeof value === "number") return value;
@@ -78,7 +72,7 @@ export function evaluate(text: string, names: Names): Value {
       return () => Number(!inner());
     }
     let left = binary(level + 1);
-    for (let sign; (sign = next(...LEVELS[level]!)); ) {
+    for (let sign; (sign = next(...LEVELS[level]!));) {
       const [first, second, operator] = [left, binary(level + 1), OPERATORS[sign]!];
       left = () => operator(first(), second());
     }
@@ -197,7 +191,8 @@ function three(value: Value): number[] {
 
 function launch(line: string, kernel: string, grid: number[], block: number[], shared: number): Geometry {
   const threads = block.reduce((all, size) => all * size);
-  if ([...grid, ...block].every((size) => size >= 1) && threads <= 1024) return { kernel, grid, block, shared };
+  if ([...grid, ...block].every((size) => size >= 1) && threads <= 1024)
+    return { kernel, grid, block, shared };
   throw new HeaderError(
     `a launch of grid (${grid}) and block (${block}) is not possible; a block has 1 to 1,024 threads: ${line}`,
   );

@@ -21,7 +21,14 @@ export interface RawProblem extends Where {
   offset: number;
   text: string;
 }
-export const COUNTS = ["requests", "lanes", "sectors", "ideal_sectors", "wavefronts", "ideal_wavefronts"] as const;
+export const COUNTS = [
+  "requests",
+  "lanes",
+  "sectors",
+  "ideal_sectors",
+  "wavefronts",
+  "ideal_wavefronts",
+] as const;
 export type Counts = Record<(typeof COUNTS)[number], number>;
 export interface RawSite extends Where, Counts {
   pc: number;
@@ -55,8 +62,7 @@ export interface Order {
 }
 /** An array in the machine's memory, or a number and its type. */
 export type Argument =
-  | { address: number; bytes: number; elementBytes: number }
-  | { value: number; type: "int" | "float" };
+  { address: number; bytes: number; elementBytes: number } | { value: number; type: "int" | "float" };
 
 type Exports = Record<string, any>;
 

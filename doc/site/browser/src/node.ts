@@ -17,7 +17,11 @@ interface Job {
   source?: string;
 }
 
-export async function checkAll(site: string, jobs: Job[], told: (verdict: Verdict, index: number) => void): Promise<void> {
+export async function checkAll(
+  site: string,
+  jobs: Job[],
+  told: (verdict: Verdict, index: number) => void,
+): Promise<void> {
   const read = (name: string) => fs.readFileSync(path.join(site, name));
   await fetchCompiler(() => {});
   const emulator = await emulatorOf(read("runtime.wasm"), JSON.parse(read("headers.json").toString()));
@@ -34,6 +38,5 @@ if (process.argv[1] === fileURLToPath(import.meta.url)) {
   if (what === "sources")
     for (const { path, source } of list.files) print(prepare(path, source, list.includes));
   else if (what === "plans") for (const { source, names } of list) print(plan(source, names));
-  else
-    await checkAll(files[0]!, list, ({ accesses: _, sites: __, ...verdict }) => print(verdict));
+  else await checkAll(files[0]!, list, ({ accesses: _, sites: __, ...verdict }) => print(verdict));
 }

@@ -6,12 +6,17 @@ import { Prec } from "@codemirror/state";
 import { classHighlighter } from "@lezer/highlight";
 import { EditorView, basicSetup } from "codemirror";
 import { keymap } from "@codemirror/view";
-import type { Exercise, Verdict } from "./judge";
+import type { Exercise } from "./exercise";
+import type { Verdict } from "./judge";
 import { picture } from "./picture";
 import type { Site } from "./report";
 import type { Reply } from "./worker";
 
-declare function make(tag: string, attributes?: Record<string, string>, ...children: (string | Node)[]): HTMLElement;
+declare function make(
+  tag: string,
+  attributes?: Record<string, string>,
+  ...children: (string | Node)[]
+): HTMLElement;
 
 interface Entry {
   id: string;
@@ -102,7 +107,9 @@ function tell(message: string): void {
 function start(): void {
   if (text() === exercise.source) return show(exercise.verdict);
   if (typeof WebAssembly !== "object")
-    return tell("This browser has no WebAssembly, which the emulator needs. What is shown is the kernel as it was.");
+    return tell(
+      "This browser has no WebAssembly, which the emulator needs. What is shown is the kernel as it was.",
+    );
   verdictBox.replaceChildren();
   run.disabled = true;
   stop.hidden = false;
@@ -119,7 +126,9 @@ function start(): void {
 function wait(): void {
   clearTimeout(patience);
   patience = setTimeout(() => {
-    fail(`nothing has happened for ${PATIENCE} seconds: a loop without an end, and without a barrier or an access?`);
+    fail(
+      `nothing has happened for ${PATIENCE} seconds: a loop without an end, and without a barrier or an access?`,
+    );
   }, 1000 * PATIENCE);
 }
 
@@ -128,7 +137,11 @@ function hear(reply: Reply): void {
   if ("downloaded" in reply) {
     bar.hidden = reply.downloaded === 1;
     bar.value = reply.downloaded;
-    tell(reply.downloaded < 1 ? "downloading the compiler, once: 105 MB, about 30 compressed" : "starting the compiler");
+    tell(
+      reply.downloaded < 1
+        ? "downloading the compiler, once: 105 MB, about 30 compressed"
+        : "starting the compiler",
+    );
   } else if ("told" in reply) tell(reply.told);
   else if ("verdict" in reply) {
     finish("");
@@ -139,8 +152,12 @@ function hear(reply: Reply): void {
 function fail(message: string): void {
   worker?.terminate();
   worker = undefined;
-  const offline = /fetch|network|load/i.test(message) ? "The compiler could not be loaded: is there a connection? " : "";
-  const memory = /memory/i.test(message) ? "The browser has too little memory: close other tabs, or take a smaller kernel. " : "";
+  const offline = /fetch|network|load/i.test(message)
+    ? "The compiler could not be loaded: is there a connection? "
+    : "";
+  const memory = /memory/i.test(message)
+    ? "The browser has too little memory: close other tabs, or take a smaller kernel. "
+    : "";
   finish(`${offline}${memory}${offline || memory ? "" : "Stopped: "}${message}`);
 }
 
@@ -179,7 +196,8 @@ function accesses(verdict: Verdict): HTMLElement {
   table.append(make("caption", {}, `Accesses of memory at ${verdict.label}`));
   table.append(make("tr", {}, ...head.map((name) => make("th", { scope: "col" }, name))));
   const draw = (site: Site) => {
-    const same = ({ line, buffer, kind }: Site) => line === site.line && buffer === site.buffer && kind === site.kind;
+    const same = ({ line, buffer, kind }: Site) =>
+      line === site.line && buffer === site.buffer && kind === site.kind;
     const access = verdict.accesses.find((each) => same(each.site));
     if (access) drawn.replaceChildren(picture(access));
   };
@@ -206,11 +224,18 @@ async function begin(): Promise<void> {
   for (const group of new Set(entries.map((each) => each.group))) {
     const options = entries.filter((each) => each.group === group);
     choice.append(
-      make("optgroup", { label: group }, ...options.map(({ id, title }) => make("option", { value: id }, title))),
+      make(
+        "optgroup",
+        { label: group },
+        ...options.map(({ id, title }) => make("option", { value: id }, title)),
+      ),
     );
   }
   root.replaceChildren(
-    make("div", { class: "controls" }, choice, run, stop, reset, bar, status), task, holder, verdictBox,
+    make("div", { class: "controls" }, choice, run, stop, reset, bar, status),
+    task,
+    holder,
+    verdictBox,
   );
   choice.addEventListener("change", () => (location.hash = choice.value));
   addEventListener("hashchange", () => open(location.hash.slice(1), entries));

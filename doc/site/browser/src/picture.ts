@@ -2,7 +2,11 @@
 // memory, with the lanes in them. The colours are those of doc/site/static/explore.js.
 import type { Access } from "./report";
 
-declare function make(tag: string, attributes?: Record<string, string>, ...children: (string | Node)[]): HTMLElement;
+declare function make(
+  tag: string,
+  attributes?: Record<string, string>,
+  ...children: (string | Node)[]
+): HTMLElement;
 declare function paint(cell: HTMLElement, lane: number): void;
 
 const SECTOR = 32;

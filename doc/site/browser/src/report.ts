@@ -3,9 +3,21 @@ import type { Counts, Place, RawProblem, RawRequest, RawResult, RawSite } from "
 import { withoutComments } from "./source";
 
 export const KINDS = [
-  "out of bounds", "race", "divergent barrier", "deadlock", "uninitialised shared memory", "crash",
-  "assertion", "time limit", "misaligned", "barrier misuse", "in flight", "too much shared memory",
-  "cluster", "ranks", "too early",
+  "out of bounds",
+  "race",
+  "divergent barrier",
+  "deadlock",
+  "uninitialised shared memory",
+  "crash",
+  "assertion",
+  "time limit",
+  "misaligned",
+  "barrier misuse",
+  "in flight",
+  "too much shared memory",
+  "cluster",
+  "ranks",
+  "too early",
 ];
 const ACCESSES = ["read", "write", "atomic"];
 const BESIDE = 4096; // bytes from a buffer within which an access was most likely meant for it
@@ -96,7 +108,8 @@ export class Words {
         return this.race(problem, who, there);
       case "out of bounds":
         if (text) return `${who}: ${text}`;
-        if (problem.shared || problem.argument >= 0) return `${who}: ${access} across the end of ${this.buffer(problem)}`;
+        if (problem.shared || problem.argument >= 0)
+          return `${who}: ${access} across the end of ${this.buffer(problem)}`;
         return `${who}: ${access} outside of every buffer${this.beside(problem.offset)}`;
       case "divergent barrier":
         if (line === undefined) return `${who} waits at a barrier, and ${them} has returned`;
@@ -122,14 +135,19 @@ export class Words {
 
   private race(problem: RawProblem, who: string, there: string): string {
     const { place: now, other: before } = problem;
-    const them = String(before.block) === String(now.block) ? `thread ${triple(before.thread)}` : named(before);
+    const them =
+      String(before.block) === String(now.block) ? `thread ${triple(before.thread)}` : named(before);
     const space = problem.shared ? "shared" : "global";
     const [first, second] = [ACCESSES[now.access]!, ACCESSES[before.access]!];
     const text =
       `race on ${this.buffer(problem)} in ${space} memory, offset ${problem.offset}: ${first} by ${who}, and ` +
       `${second} by ${them}${there}, with ${problem.text} between them`;
     const code = withoutComments(this.source);
-    if (new Set([first, second]).has("read") && new Set([first, second]).has("atomic") && /\batomicCAS\b/.test(code))
+    if (
+      new Set([first, second]).has("read") &&
+      new Set([first, second]).has("atomic") &&
+      /\batomicCAS\b/.test(code)
+    )
       return (
         `${text}; a first read before a loop of atomicCAS does no harm if the loop compares with it: read by ` +
         "atomicAdd(address, 0), which says so"

@@ -14,7 +14,11 @@ const KERNEL = /extern\s+"C"\s+__global__\b/g;
 const ATTRIBUTE = /\b(__launch_bounds__|__cluster_dims__)\s*$/;
 
 /** `includes`: the headers that it may include, by name. */
-export function prepare(path: string, source: string, includes: Record<string, string>): { text: string; kernels: DeclaredKernel[] } {
+export function prepare(
+  path: string,
+  source: string,
+  includes: Record<string, string>,
+): { text: string; kernels: DeclaredKernel[] } {
   const text = flatten(path, source, includes, new Set());
   const ptx = /\b(?:asm|__asm|__asm__)\b/.exec(withoutComments(source));
   if (ptx)
@@ -22,7 +26,9 @@ export function prepare(path: string, source: string, includes: Record<string, s
       `line ${line(source, ptx.index)}: inline PTX cannot run on a CPU; use the wrappers in ladder/include`,
     );
   const found = declaredKernels(text);
-  const launchers = found.map(({ name, cluster, bound }) => `EMULATOR_KERNEL(${name}, ${cluster}, ${bound})\n`);
+  const launchers = found.map(
+    ({ name, cluster, bound }) => `EMULATOR_KERNEL(${name}, ${cluster}, ${bound})\n`,
+  );
   return { text: `${text}\n${launchers.join("")}`, kernels: found };
 }
 
@@ -50,7 +56,9 @@ function rewriteShared(source: string): string {
     depth += Number(groups.open !== undefined) - Number(groups.close !== undefined);
     if (groups.shared === undefined) return text;
     if (depth === 0)
-      throw new CompileError(`line ${line(source, at)}: declare shared memory inside the kernel, not at file scope`);
+      throw new CompileError(
+        `line ${line(source, at)}: declare shared memory inside the kernel, not at file scope`,
+      );
     try {
       return declarations(text) + "\n".repeat(text.split("\n").length - 1);
     } catch (error) {
@@ -73,7 +81,9 @@ function declarations(statement: string): string {
   const [first, ...others] = split(words);
   const parts = /^(.+?[\s>*&])\s*(\w+\s*(?:\[.*\])?)$/.exec(first ?? "");
   if (/(?<![=<>!])=(?!=)/.test(words))
-    throw new Error(`shared memory has no initial value: '${words}'; let a thread write it, and __syncthreads() follow`);
+    throw new Error(
+      `shared memory has no initial value: '${words}'; let a thread write it, and __syncthreads() follow`,
+    );
   if (!parts) throw new Error(`cannot understand the shared memory declaration '${words}'`);
   const kind = parts[1]!.trim();
   const alignment = `emulator::alignment(${[`alignof(${kind})`, ...aligned].join(", ")})`;
@@ -105,7 +115,7 @@ function declaredKernels(source: string): (DeclaredKernel & { cluster: string; b
     let opening = text.indexOf("(", head);
     let cluster = "1";
     let bound = "0";
-    for (let attribute; opening >= 0 && (attribute = ATTRIBUTE.exec(text.slice(head, opening))); ) {
+    for (let attribute; opening >= 0 && (attribute = ATTRIBUTE.exec(text.slice(head, opening)));) {
       head = closing(text, opening);
       const first = split(text.slice(opening + 1, head - 1))[0] ?? "";
       if (attribute[1] === "__cluster_dims__") cluster = first;
@@ -117,7 +127,8 @@ function declaredKernels(source: string): (DeclaredKernel & { cluster: string; b
     const inside = text.slice(opening + 1, closing(text, opening) - 1);
     const parameters = split(inside).filter((part) => part !== "void");
     const defined = text.slice(closing(text, opening)).trimStart().startsWith("{");
-    if (name && defined) found.push({ name: name[1]!, parameters: parameters.map(parameterName), cluster, bound });
+    if (name && defined)
+      found.push({ name: name[1]!, parameters: parameters.map(parameterName), cluster, bound });
   }
   return found;
 }
@@ -151,7 +162,9 @@ function split(text: string): string[] {
 }
 
 export function withoutComments(text: string): string {
-  return text.replace(TOKENS, (token, ...rest) => (rest.at(-1).comment === undefined ? token : token.replace(/[^\n]/g, " ")));
+  return text.replace(TOKENS, (token, ...rest) =>
+    rest.at(-1).comment === undefined ? token : token.replace(/[^\n]/g, " "),
+  );
 }
 
 function line(text: string, position: number): number {

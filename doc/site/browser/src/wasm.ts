@@ -58,7 +58,9 @@ function sections(bytes: Uint8Array): Section[] {
   return found;
 }
 
-const CUSTOM = 0, IMPORTS = 2, CODE = 10;
+const CUSTOM = 0,
+  IMPORTS = 2,
+  CODE = 10;
 
 /** How much memory and how many places of the table a module wants (section dylink.0). */
 export function wanted(bytes: Uint8Array): { memory: number; table: number } {
@@ -85,9 +87,11 @@ function importedFunctions(bytes: Uint8Array, section: Section): number {
     const kind = reader.byte();
     if (kind === 0) functions++;
     if (kind === 1 || kind === 3) reader.skip(1); // the type of a table's elements, or of a global
-    if (kind === 3) reader.skip(1); // whether it can change
+    if (kind === 3)
+      reader.skip(1); // whether it can change
     else if (kind === 0) reader.leb();
-    else if (reader.byte() & 1) reader.leb(), reader.leb(); // limits of a memory or a table
+    else if (reader.byte() & 1)
+      (reader.leb(), reader.leb()); // limits of a memory or a table
     else reader.leb();
   }
   return functions;
@@ -95,15 +99,22 @@ function importedFunctions(bytes: Uint8Array, section: Section): number {
 
 /** Goes past the rest of an instruction whose opcode has just been read. */
 function skipImmediates(reader: Reader, opcode: number): void {
-  if (opcode >= 0x28 && opcode <= 0x3e) reader.leb(), reader.leb(); // loads and stores
-  else if (opcode === 0x43) reader.skip(4); // f32.const
-  else if (opcode === 0x44) reader.skip(8); // f64.const
-  else if (opcode === 0x0e) for (let n = reader.leb() + 1; n > 0; n--) reader.leb(); // br_table
-  else if (opcode === 0x11) reader.leb(), reader.leb(); // call_indirect
-  else if (opcode === 0x1c) for (let n = reader.leb(); n > 0; n--) reader.leb(); // select of a type
+  if (opcode >= 0x28 && opcode <= 0x3e)
+    (reader.leb(), reader.leb()); // loads and stores
+  else if (opcode === 0x43)
+    reader.skip(4); // f32.const
+  else if (opcode === 0x44)
+    reader.skip(8); // f64.const
+  else if (opcode === 0x0e)
+    for (let n = reader.leb() + 1; n > 0; n--) reader.leb(); // br_table
+  else if (opcode === 0x11)
+    (reader.leb(), reader.leb()); // call_indirect
+  else if (opcode === 0x1c)
+    for (let n = reader.leb(); n > 0; n--) reader.leb(); // select of a type
   else if (opcode === 0xfc) {
     const operation = reader.leb();
-    if ([8, 10, 12, 14].includes(operation)) reader.leb(), reader.leb(); // two indices
+    if ([8, 10, 12, 14].includes(operation))
+      (reader.leb(), reader.leb()); // two indices
     else if (operation > 8) reader.leb(); // one
   } else if (
     [0x02, 0x03, 0x04, 0x0c, 0x0d, 0x3f, 0x40, 0x41, 0x42, 0xd0, 0xd2].includes(opcode) ||
@@ -142,7 +153,7 @@ function mark(bytes: Uint8Array, start: number, functions: number, address: numb
     const end = reader.at + size;
     const parts = [];
     let copied = reader.at;
-    for (let groups = reader.leb(); groups > 0; groups--) reader.leb(), reader.skip(1); // locals
+    for (let groups = reader.leb(); groups > 0; groups--) (reader.leb(), reader.skip(1)); // locals
     while (reader.at < end) {
       const at = reader.at;
       const opcode = reader.byte();
@@ -165,6 +176,6 @@ function mark(bytes: Uint8Array, start: number, functions: number, address: numb
 function joined(parts: Uint8Array[]): Uint8Array<ArrayBuffer> {
   const all = new Uint8Array(parts.reduce((sum, part) => sum + part.length, 0));
   let at = 0;
-  for (const part of parts) all.set(part, at), (at += part.length);
+  for (const part of parts) (all.set(part, at), (at += part.length));
   return all;
 }

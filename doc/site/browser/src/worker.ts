@@ -1,5 +1,6 @@
 // Compiles and runs kernels beside the page, which may end this worker at any time.
-import type { Exercise, Verdict } from "./judge";
+import type { Exercise } from "./exercise";
+import type { Verdict } from "./judge";
 
 export interface Request {
   exercise: Exercise;
