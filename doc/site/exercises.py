@@ -78,14 +78,17 @@ def chosen(op: Op, rung: Rung) -> list[tuple[Dims, str]]:
     derived = [
         dims for dims, case in what_to_run(op, rung, Emulated(), REAL.name) if case == NORMAL
     ]
-    # The limits of a puzzle hold at one of its own shapes.
-    own = list(op.shapes)
-    shapes = [*own, *derived] if _is_puzzle(op) else [*derived[:3], own[-1], *derived[3:], *own]
-    fit = [
-        (dims, tuple(plan.constants.items()))
-        for dims in shapes
-        if not (plan := rung.plan(dims, TARGET)).refusal and not _too_large(op, dims)
-    ]
+
+    def fitting(shapes: Sequence[Dims]) -> list[tuple[Dims, tuple[tuple[str, int], ...]]]:
+        plans = [(dims, rung.plan(dims, TARGET)) for dims in shapes if not _too_large(op, dims)]
+        return [(dims, tuple(plan.constants.items())) for dims, plan in plans if not plan.refusal]
+
+    own, telling = fitting(op.shapes), fitting(derived)
+    if _is_puzzle(op):  # its limits hold at one of its own shapes
+        fit = [*own, *telling]
+    else:  # one dimension taken for another shows where all differ
+        differ = sorted(own, key=lambda each: len(set(each[0].values())))[-1:]
+        fit = [*telling[:3], *differ, *telling[3:], *own]
     each = MOST_SHAPES if len({key for _, key in fit}) == 1 else SHAPES_EACH
     found: list[Dims] = []
     used: Counter[tuple[tuple[str, int], ...]] = Counter()
