@@ -185,11 +185,16 @@ def test_a_first_line_that_is_wrong_is_named(options):
 
 # ---- the exercises ------------------------------------------------------------------------------
 
-# By the title of an exercise: changes of its solution, and what the refusal must say.
-WRONG = itertools.groupby(
-    read(Path(__file__).parent / "wrong_answers", ("refused",)), lambda c: c.of
+# By the title of an exercise: changes of its solution. WRONG says what the refusal must say, RIGHT
+# what else is right.
+ANSWERS = read(Path(__file__).parent / "wrong_answers", ("refused", "accepted"))
+WRONG, RIGHT = (
+    {
+        exercise: [change for change in changes if change.kind == kind]
+        for exercise, changes in itertools.groupby(ANSWERS, lambda change: change.of)
+    }
+    for kind in ("refused", "accepted")
 )
-WRONG = {exercise: [*changes] for exercise, changes in WRONG}
 
 
 def exercises(notebooks):
@@ -227,7 +232,7 @@ def grade(exercise, change, capsys):
     solution = change.apply(solution) if change else solution
     names = {}
     exec(first, names)
-    if change and "SHAPES" in names:
+    if change and change.kind == "refused" and "SHAPES" in names:
         names["SHAPES"] = names["SHAPES"][:2]
     capsys.readouterr()
     notebook.kernel(line, solution, names)
@@ -236,9 +241,10 @@ def grade(exercise, change, capsys):
 
 def test_each_exercise_has_hints_a_solution_and_wrong_answers():
     assert set(WRONG) == set(EXERCISES)
-    for exercise, changes in WRONG.items():
+    for exercise, wrong in WRONG.items():
+        changes = wrong + RIGHT[exercise]
         answers = {change.apply(solution_of(exercise)) for change in changes}
-        assert len(answers) == len(changes) and solution_of(exercise) not in answers
+        assert wrong and len(answers) == len(changes) and solution_of(exercise) not in answers
     for _, _, kernel, text in EXERCISES.values():
         assert text.count("<details><summary>Hint ") >= 2
         assert text.index("<summary>Hint 2") < text.index("<summary>Solution")
@@ -293,21 +299,34 @@ def test_the_kernel_for_a_t4_compiles_for_it():
     assert [found.spill for found in compiler.resources(cubin).values()] == [0]
 
 
+def answers(changes):
+    """Each change, for a test; `make test` tries the first one of each quick exercise."""
+    return pytest.mark.parametrize(
+        "change",
+        [
+            pytest.param(
+                change,
+                id=f"{exercise} {i}",
+                marks=[pytest.mark.sweep] * (i > 0 or exercise not in QUICK_EXERCISES),
+            )
+            for exercise, own in changes.items()
+            for i, change in enumerate(own)
+        ],
+    )
+
+
 @pytest.mark.emulator
-@pytest.mark.parametrize(
-    "change",
-    [
-        pytest.param(
-            change,
-            id=f"{exercise} {i}",
-            marks=[pytest.mark.sweep] * (i > 0 or exercise not in QUICK_EXERCISES),
-        )
-        for exercise, changes in WRONG.items()
-        for i, change in enumerate(changes)
-    ],
-)
+@answers(WRONG)
 def test_a_wrong_answer_is_refused(change, capsys, monkeypatch):
     monkeypatch.setattr(notebook, "default_device", lambda: "emulated")
     said = grade(change.of, change, capsys)
     assert said.startswith("✗")
     assert change.what in " ".join(said.split())
+
+
+@pytest.mark.emulator
+@answers(RIGHT)
+def test_another_right_answer_is_accepted(change, capsys, monkeypatch):
+    monkeypatch.setattr(notebook, "default_device", lambda: "emulated")
+    said = grade(change.of, change, capsys)
+    assert said.startswith("✓"), said

@@ -19,19 +19,20 @@ from ladder.core.commands.options import (
     add_device_options,
     add_format,
     console,
+    dtype_of,
     matching,
     shape_of,
 )
 from ladder.core.common.errors import LadderError
 from ladder.core.contract.device import Device
-from ladder.core.contract.ladder import Ladder
+from ladder.core.contract.ladder import Ladder, find_rung
 from ladder.core.contract.op import DTYPES, Dims
 from ladder.core.contract.rung_file import Rung
 from ladder.core.device.open import device_findings, open_device
 from ladder.core.emulator.coverage import Spot
 from ladder.core.emulator.emulated import Emulated
 from ladder.core.measure.timing import compile_ahead
-from ladder.core.show import lint
+from ladder.core.show import limits, lint
 from ladder.core.verify import check, sandbox
 
 
@@ -59,6 +60,15 @@ def add_to(commands: Commands) -> None:
         choices=(32, 64),
         help="lanes of the emulator's warps; default 32, and for a rung 64 in one order of threads",
     )
+    for flag, what in (("--at-most", "the most"), ("--at-least", "the least")):
+        group.add_argument(
+            flag,
+            type=_limits,
+            default={},
+            metavar="COUNT=N,...",
+            help=f"{what} that a kernel may ask of memory, 'sectors of inp=256, atomics=8', counted "
+            "by the emulator at --shape, or at the last of the op's own, once the result is right",
+        )
     group.add_argument("-v", "--verbose", action="store_true", help="one line for each shape")
     add_format(parser, "reports, each on a rung, with an outcome for each shape, type and case")
 
@@ -79,6 +89,8 @@ def check_rungs(options: argparse.Namespace) -> int:
         if options.device != Emulated.kind:
             raise LadderError("--warp sets the emulator's width; add --device emulated")
         options.device = "emulated:64"
+    if options.rung is None and (options.at_most or options.at_least):
+        raise LadderError("limits are for one kernel; name it after the op")
     failed, output = False, Output(options)
     pool = ThreadPoolExecutor(os.cpu_count())
     try:
@@ -87,10 +99,22 @@ def check_rungs(options: argparse.Namespace) -> int:
                 failed |= not report.passed
                 show = functools.partial(_print_report, report, options.verbose, spots)
                 output.add(show, [_as_json(report, spots)])
+                if report.passed and (options.at_most or options.at_least):
+                    kept, said = _judge(ladder, options)
+                    failed |= not kept
+                    output.remark("\n".join(said))
     finally:
         pool.shutdown(cancel_futures=True)
     output.end()
     return int(failed)
+
+
+def _judge(ladder: Ladder, options: argparse.Namespace) -> tuple[bool, list[str]]:
+    """Whether a rung keeps the limits that are given, and a sentence on each."""
+    rung = find_rung(ladder.op.name, options.rung)
+    dtype = dtype_of(ladder, rung, options, Emulated().target)
+    dims = shape_of(ladder, options) if options.shape else ladder.op.shapes[-1]
+    return limits.judge(ladder, rung, dims, options.at_most, options.at_least, dtype)
 
 
 def _as_json(report: check.Report, spots: Sequence[Spot]) -> dict[str, Any]:
@@ -227,6 +251,15 @@ def examine_machine(options: argparse.Namespace) -> int:
         if finding.remedy:
             print(f"{'':{width}}  -> {finding.remedy}")
     return 0
+
+
+def _limits(text: str) -> dict[str, float]:
+    try:
+        pairs = [entry.split("=") for entry in text.split(",")]
+        return {name.strip(): float(number) for name, number in pairs}
+    except ValueError:
+        example = "'sectors of inp=256, atomics=8'"
+        raise argparse.ArgumentTypeError(f"{text!r} is no limit; write e.g. {example}") from None
 
 
 def _seconds(text: str) -> float:

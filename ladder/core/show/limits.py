@@ -206,10 +206,11 @@ MEASURES: dict[str, Callable[[Run, str], Costs]] = {
 
 LESSONS = {  # what most kernels that break a limit have to learn
     "sectors": "Coalesce: neighbouring lanes take neighbouring elements; load each only once.",
+    "requests": "Load and store vectors: fewer accesses, each as wide as it can be.",
     "requests per warp": "Share the work: all blocks and warps take their part.",
     "wavefronts": "Whole warps work, and few of them in each step; registers take none.",
+    "barriers": "A barrier is for what one warp writes and another one reads; leave out the others.",
     "atomics": "Reduce first: add up in registers or shared memory, and do few atomics at the end.",
-    "uses": "Another type hides the error; the exercise is about the formula.",
 }
 
 
@@ -237,6 +238,7 @@ def judge(
 
     Raises LadderError for an unknown measure, and where the kernel cannot run at this shape.
     """
+    about = f"The exercise is about this: {rung.idea}."
     run = Run(ladder, rung, dtype, dims, trace.trace(ladder, rung, dtype, dims, keep=ALL))
     kept: list[str] = []
     broken: list[str] = []
@@ -249,12 +251,11 @@ def judge(
         text = f"{name}: {total:,.4g}" if total != round(total) else f"{name}: {total:,.0f}"
         text += f" at {format_dims(dims)}; the limit is {limit:,g}"
         if name in at_least and total < limit:
-            lesson = f"The exercise is about this: {rung.idea}."
-            broken.append(f"The result is right, but the kernel takes too few {text}. {lesson}")
+            broken.append(f"The result is right, but the kernel takes too few {text}. {about}")
         elif name in at_most and total > limit:
             worst = max(reversed(costs), key=lambda where: costs[where])  # of equals the last
             text = f"The result is right, but the kernel takes too many {text}. {worst}"
-            broken.append(f"{text} {LESSONS.get(what, '')}".rstrip())
+            broken.append(f"{text} {LESSONS.get(what, about)}")
         else:
             kept.append(text)
     return not broken, broken + kept

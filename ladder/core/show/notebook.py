@@ -199,6 +199,8 @@ def _judge(
 ) -> tuple[bool, bool, str]:
     """Whether a kernel ran to its end, whether it passed, and what to say about it."""
     device = device or default_device()
+    if shapes is not None and any(counts) and dims not in shapes:
+        shapes = [*shapes, dims]  # what is counted must be right
     with sandbox.as_file(str(kernel)) as path:
         try:
             if isinstance(kernel, int):
@@ -208,6 +210,10 @@ def _judge(
                 report = sandbox.check(op, path, device, dtypes, shapes)
             ran = not any(outcome.status == "fault" for outcome in report.outcomes)
             passed, text = report.passed, str(report)
+            refused = [outcome for outcome in report.outcomes if outcome.status == "refused"]
+            if passed and shapes is not None and refused:
+                passed, why = False, refused[0].detail
+                text = f"it must take every shape here, and refuses {refused[0].label}: {why}"
             if passed and any(counts):
                 rung = rung_of(op, str(path))
                 passed, said = limits.judge(find(op), rung, dims, *counts, dtypes[0])

@@ -1,15 +1,18 @@
 """Exercises of the pages: hints, a command that checks, and a solution that passes the check."""
 
 import re
+import shlex
 
 import pytest
 
+from ladder.__main__ import main
 from ladder.core.contract.ladder import find, find_rung
 from ladder.core.contract.op import DTYPES
 from ladder.core.emulator.emulated import Emulated
 from ladder.core.show import pages
 from ladder.core.verify.check import FEW_CASE_BYTES, FEW_SHAPES, check, largest
 from ladder.core.verify.shapes import derive_shapes
+from tests.mutants.changes import read
 
 FOLDER = pages.ROOT / "doc" / "solutions"
 SOLUTIONS = [
@@ -46,3 +49,53 @@ def test_a_solution_passes_the_check(op, path):
 def test_a_solution_does_so_at_all_shapes_in_every_type(op, path):
     report = check(find(op), find_rung(op, path), Emulated())
     assert report.passed, str(report)
+
+
+# ---- other answers ------------------------------------------------------------------------------
+
+ANSWERS = read(pages.ROOT / "tests" / "wrong_answers" / "pages", ("refused", "accepted"))
+
+
+def commands():
+    """The check that an exercise names, by the file of its solution; `mine.cu` is the answer."""
+    found = {}
+    for page in (pages.ROOT / "doc").rglob("*.md"):
+        text = page.read_text(encoding="utf-8")
+        for part in text.split("Check: ")[1:]:
+            command = re.match(r"`python -m ladder (check [^`]*mine.cu[^`]*)`", part)
+            shown = re.search(r"ladder:begin solution (\S+) (\S+) -->", part)
+            if command and shown:
+                op, name = shown.groups()
+                found[FOLDER / op.replace(".", "/") / f"{name}.cu"] = shlex.split(command[1])
+    return found
+
+
+COMMANDS = commands()
+
+
+@pytest.mark.emulator
+@pytest.mark.parametrize(
+    "answer",
+    [
+        pytest.param(answer, id=str(answer), marks=[pytest.mark.sweep] * (answer.group != "start"))
+        for answer in ANSWERS
+    ],
+)
+def test_the_command_of_an_exercise_judges_an_answer(answer, tmp_path, capsys):
+    """In one type: the pages leave it open."""
+    solution = FOLDER / answer.group / f"{answer.of}.cu"
+    mine = tmp_path / "mine.cu"
+    mine.write_text(answer.apply(solution.read_text(encoding="utf-8")), encoding="utf-8")
+    command = [str(mine) if word == "mine.cu" else word for word in COMMANDS[solution]]
+    status = main([*command, "--device", "emulated", "--dtype", "fp32"])
+    said = " ".join(capsys.readouterr().out.split())
+    assert status == (answer.kind == "refused"), said
+    assert answer.kind == "accepted" or answer.what in said
+
+
+@pytest.mark.emulator
+@pytest.mark.sweep
+@pytest.mark.parametrize("path", [p for p in COMMANDS if "--at" in " ".join(COMMANDS[p])])
+def test_a_solution_keeps_the_limits_of_its_exercise(path):
+    command = [str(path) if word == "mine.cu" else word for word in COMMANDS[path]]
+    assert main([*command, "--device", "emulated", "--dtype", "fp32"]) == 0
