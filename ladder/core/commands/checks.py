@@ -66,8 +66,8 @@ def add_to(commands: Commands) -> None:
             type=_limits,
             default={},
             metavar="COUNT=N,...",
-            help=f"{what} that a kernel may ask of memory, 'sectors of inp=256, atomics=8', counted "
-            "by the emulator at --shape, or at the last of the op's own, once the result is right",
+            help=f"{what} that a kernel may ask of memory, 'sectors of inp=256, atomics=8', once "
+            "its result is right; counted on the emulator at --shape, or the op's own last shape",
         )
     group.add_argument("-v", "--verbose", action="store_true", help="one line for each shape")
     add_format(parser, "reports, each on a rung, with an outcome for each shape, type and case")

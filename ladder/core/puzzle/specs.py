@@ -173,7 +173,9 @@ def scan(out: Array, a: Array) -> None:
     out[:] = np.cumsum(a, axis=1)
 
 
-@puzzle("N C", out("N", terms="C"), floats("a", "N C"), sizes=((1, 1), (3, 33), (70, 600), (32, 256)))
+@puzzle(
+    "N C", out("N", terms="C"), floats("a", "N C"), sizes=((1, 1), (3, 33), (70, 600), (32, 256))
+)
 def row_sum(out: Array, a: Array) -> None:
     """The sum of each row."""
     out[:] = a.sum(axis=1)

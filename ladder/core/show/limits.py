@@ -209,7 +209,7 @@ LESSONS = {  # what most kernels that break a limit have to learn
     "requests": "Load and store vectors: fewer accesses, each as wide as it can be.",
     "requests per warp": "Share the work: all blocks and warps take their part.",
     "wavefronts": "Whole warps work, and few of them in each step; registers take none.",
-    "barriers": "A barrier is for what one warp writes and another one reads; leave out the others.",
+    "barriers": "A barrier is for what one warp writes and another reads; leave out others.",
     "atomics": "Reduce first: add up in registers or shared memory, and do few atomics at the end.",
 }
 
