@@ -81,16 +81,11 @@ def test_check_of_a_wrong_kernel_of_yours_exits_with_1(tmp_path, capsys, device_
     assert "FAILED at N=3 C=5, float32: out[0, 0] is" in out
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["3", "--at-most", "requests"], "'requests' is no limit; write e.g."),
-        (["--at-least", "requests=2"], "limits are for one kernel; name it after the op"),
-    ],
-)
-def test_a_limit_that_cannot_be_judged_is_named(capsys, words, said):
-    assert main(["check", "start.add", *words]) == 2
-    assert said in capsys.readouterr().err
+def test_a_limit_that_cannot_be_judged_is_named(capsys):
+    assert main(["check", "start.add", "3", "--at-most", "requests"]) == 2
+    assert "'requests' is no limit; write e.g." in capsys.readouterr().err
+    assert main(["check", "start.add", "--at-least", "requests=2"]) == 2
+    assert "name it after the op" in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -60,14 +60,14 @@ def add_to(commands: Commands) -> None:
         choices=(32, 64),
         help="lanes of the emulator's warps; default 32, and for a rung 64 in one order of threads",
     )
-    for flag, what in (("--at-most", "the most"), ("--at-least", "the least")):
+    for flag in ("--at-most", "--at-least"):
         group.add_argument(
             flag,
             type=_limits,
             default={},
             metavar="COUNT=N,...",
-            help=f"{what} that a kernel may ask of memory, 'sectors of inp=256, atomics=8', once "
-            "its result is right; counted on the emulator at --shape, or the op's own last shape",
+            help="limits of what a right kernel asks of memory, 'sectors of inp=256, atomics=8': the "
+            "emulator counts at --shape, or at the op's own last shape",
         )
     group.add_argument("-v", "--verbose", action="store_true", help="one line for each shape")
     add_format(parser, "reports, each on a rung, with an outcome for each shape, type and case")

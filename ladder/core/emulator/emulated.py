@@ -133,11 +133,6 @@ class Emulated(Device):
         return device
 
     @property
-    def warp(self) -> int:
-        """Threads in a warp."""
-        return self._settings.warp
-
-    @property
     def zeros(self) -> bool:
         """Whether variables without a value hold 0."""
         return self._settings.zeros

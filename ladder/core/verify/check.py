@@ -337,9 +337,10 @@ def check_case(
                         filled = variant.variant(zeros=False)
                         if _passes(run, filled, results[:1]):
                             detail += f"{INDENT}cause: {NO_VALUE}"
-                    has_64 = isinstance(variant, Emulated) and variant.warp == 64
-                    if has_64 and _passes(run, variant.variant(warp=32), []):
-                        detail += f"{INDENT}cause: {NARROW}"
+                    if isinstance(variant, Emulated) and variant.target(real).warp == 64:
+                        narrow = variant.variant(warp=32)
+                        if _passes(run, narrow, []):
+                            detail += f"{INDENT}cause: {NARROW}"
                     return outcome(wrong.status, detail)
                 worst = max(worst, error)
     return outcome("passed", error=worst)

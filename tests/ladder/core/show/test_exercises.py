@@ -56,46 +56,31 @@ def test_a_solution_does_so_at_all_shapes_in_every_type(op, path):
 ANSWERS = read(pages.ROOT / "tests" / "wrong_answers" / "pages", ("refused", "accepted"))
 
 
-def commands():
-    """The check that an exercise names, by the file of its solution; `mine.cu` is the answer."""
-    found = {}
-    for page in (pages.ROOT / "doc").rglob("*.md"):
-        text = page.read_text(encoding="utf-8")
-        for part in text.split("Check: ")[1:]:
-            command = re.match(r"`python -m ladder (check [^`]*mine.cu[^`]*)`", part)
-            shown = re.search(r"ladder:begin solution (\S+) (\S+) -->", part)
-            if command and shown:
-                op, name = shown.groups()
-                found[FOLDER / op.replace(".", "/") / f"{name}.cu"] = shlex.split(command[1])
-    return found
+COMMANDS = {}  # the check that an exercise names, by its solution; `mine.cu` is the answer
+for page in (pages.ROOT / "doc").rglob("*.md"):
+    for part in page.read_text(encoding="utf-8").split("Check: ")[1:]:
+        command = re.match(r"`python -m ladder (check [^`]*mine.cu[^`]*)`", part)
+        if command and (shows := re.search(r"ladder:begin solution (\w+)\.(\w+) (\w+) -->", part)):
+            COMMANDS[FOLDER / shows[1] / shows[2] / f"{shows[3]}.cu"] = shlex.split(command[1])
 
-
-COMMANDS = commands()
+CASES = [(path, None) for path in COMMANDS if "--at" in " ".join(COMMANDS[path])]
+CASES += [(FOLDER / answer.group / f"{answer.of}.cu", answer) for answer in ANSWERS]
 
 
 @pytest.mark.emulator
 @pytest.mark.parametrize(
-    "answer",
+    ("solution", "answer"),
     [
-        pytest.param(answer, id=str(answer), marks=[pytest.mark.sweep] * (answer.group != "start"))
-        for answer in ANSWERS
+        pytest.param(path, own, id=f"{path.stem}-{own}", marks=[pytest.mark.sweep] * (i > 2))
+        for i, (path, own) in enumerate(CASES)
     ],
 )
-def test_the_command_of_an_exercise_judges_an_answer(answer, tmp_path, capsys):
-    """In one type: the pages leave it open."""
-    solution = FOLDER / answer.group / f"{answer.of}.cu"
-    mine = tmp_path / "mine.cu"
-    mine.write_text(answer.apply(solution.read_text(encoding="utf-8")), encoding="utf-8")
-    command = [str(mine) if word == "mine.cu" else word for word in COMMANDS[solution]]
-    status = main([*command, "--device", "emulated", "--dtype", "fp32"])
+def test_the_command_of_an_exercise_judges_an_answer(solution, answer, tmp_path, capsys):
+    """The solution, and changes of it; in one type: most pages leave it open."""
+    text, mine = solution.read_text(encoding="utf-8"), tmp_path / "mine.cu"
+    mine.write_text(answer.apply(text) if answer else text, encoding="utf-8")
+    words = [str(mine) if word == "mine.cu" else word for word in COMMANDS[solution]]
+    status = main(["check", "--device", "emulated", "--dtype", "fp32", *words[1:]])
     said = " ".join(capsys.readouterr().out.split())
-    assert status == (answer.kind == "refused"), said
-    assert answer.kind == "accepted" or answer.what in said
-
-
-@pytest.mark.emulator
-@pytest.mark.sweep
-@pytest.mark.parametrize("path", [p for p in COMMANDS if "--at" in " ".join(COMMANDS[p])])
-def test_a_solution_keeps_the_limits_of_its_exercise(path):
-    command = [str(path) if word == "mine.cu" else word for word in COMMANDS[path]]
-    assert main([*command, "--device", "emulated", "--dtype", "fp32"]) == 0
+    refused = answer is not None and answer.kind == "refused"
+    assert status == refused and (not refused or answer.what in said), said
