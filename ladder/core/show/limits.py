@@ -238,7 +238,8 @@ def judge(
 
     Raises LadderError for an unknown measure, and where the kernel cannot run at this shape.
     """
-    about = f"The exercise is about this: {rung.idea}."
+    copied = ", rung " in rung.source.partition("\n")[0]  # whose title is not the exercise's
+    about = "" if copied else f"The exercise is about this: {rung.idea}."
     run = Run(ladder, rung, dtype, dims, trace.trace(ladder, rung, dtype, dims, keep=ALL))
     kept: list[str] = []
     broken: list[str] = []
@@ -251,11 +252,13 @@ def judge(
         text = f"{name}: {total:,.4g}" if total != round(total) else f"{name}: {total:,.0f}"
         text += f" at {format_dims(dims)}; the limit is {limit:,g}"
         if name in at_least and total < limit:
-            broken.append(f"The result is right, but the kernel takes too few {text}. {about}")
+            broken.append(
+                f"The result is right, but the kernel takes too few {text}. {about}".rstrip()
+            )
         elif name in at_most and total > limit:
             worst = max(reversed(costs), key=lambda where: costs[where])  # of equals the last
             text = f"The result is right, but the kernel takes too many {text}. {worst}"
-            broken.append(f"{text} {LESSONS.get(what, about)}")
+            broken.append(f"{text} {LESSONS.get(what, about)}".rstrip())
         else:
             kept.append(text)
     return not broken, broken + kept
