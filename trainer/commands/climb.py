@@ -6,6 +6,7 @@ the run would use are added one by one. The gain of an op depends on the ops tha
 (Amdahl's law): the less time the other ops take, the larger it is.
 """
 
+import itertools
 import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -113,22 +114,20 @@ def draw(climb: dict[str, Any]) -> Figure:
     speeds = [stage["tokens_per_second"] for stage in stages]
     figure = Figure(figsize=(9, 4.8), dpi=140, layout="constrained")
     axes = figure.subplots()
-    axes.set_yscale("log")  # equal factors are equally high
-    axes.bar(0, speeds[0], color=INK, width=0.7)
-    for place in range(1, len(stages)):
-        low, high = sorted(speeds[place - 1 : place + 1])
-        color = BLUE if speeds[place] >= speeds[place - 1] else ORANGE
-        axes.bar(place, high - low, bottom=low, color=color, width=0.7, edgecolor=color, lw=1)
-        factor = f"{speeds[place] / speeds[place - 1]:.2f}×"
-        axes.text(place, high * 1.04, factor, ha="center", fontsize=8, color=INK)
-    axes.bar(len(stages), speeds[-1], color=INK, width=0.7)
-    for place, speed in ((0, speeds[0]), (len(stages), speeds[-1])):
-        height = speed * 1.35  # above the factor beside it
-        axes.text(place, height, f"{speed:,.0f}", ha="center", fontsize=8, color=INK)
+    steps = [*itertools.pairwise(speeds)]
+    first, last = speeds[0], speeds[-1]
+    low = [0, *map(min, steps), 0]
+    high = [first, *map(max, steps), last]
+    colours = [INK, *(BLUE if after >= before else ORANGE for before, after in steps), INK]
+    factors = (f"{after / before:.2f}×" for before, after in steps)
+    labels = [f"{first:,.0f}", *factors, f"{last:,.0f}\n"]  # above the factor beside it
+    height = [top - bottom for top, bottom in zip(high, low, strict=True)]
+    bars = axes.bar(range(len(height)), height, 0.7, low, color=colours, edgecolor=colours)
+    axes.bar_label(bars, labels, padding=2, fontsize=8, color=INK)
     raised = ["\nrung ".join(_change(stage)) for stage in stages[1:]]
     names = ["every op on its\nlowest rung", *raised, f"all {climb['job']['goal']}"]
     axes.set_xticks(range(len(names)), names, rotation=45, ha="right", fontsize=8)
-    axes.set_ylim(min(speeds) / 2, max(speeds) * 2.2)
+    axes.yaxis.set_major_formatter("{x:,.0f}")
     axes.set_ylabel("tokens per second", color=INK)
     axes.set_title(_title(climb), loc="left", color=INK, fontsize=11, parse_math=False)
     axes.grid(axis="y", color=GRID, linewidth=0.8)

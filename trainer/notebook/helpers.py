@@ -9,7 +9,6 @@
 Nothing that it shows of measurements is typed: it is read from doc/results.
 """
 
-import statistics
 from collections.abc import Mapping
 from typing import Any
 
@@ -19,7 +18,6 @@ from IPython.display import Markdown, display
 from ladder.core.common.files import read_json
 from ladder.core.contract.ladder import find
 from ladder.core.contract.op import DTYPES
-from ladder.core.device.open import default_gpu
 from ladder.core.measure import results
 from ladder.core.show.notebook import draw
 from reference.rounding import round_at_random
@@ -28,7 +26,6 @@ from trainer.commands import step_timing
 from trainer.data.tokenizers import GPT2Tokenizer
 from trainer.engine import memory
 from trainer.files.logs import History, read_history
-from trainer.flags import Flags
 from trainer.model.model_config import ModelConfig
 from trainer.model.program import Program, build
 from trainer.notebook.exercises import check_floor, check_order, mlp_backward
@@ -153,14 +150,6 @@ def finetune() -> History:
     return run
 
 
-def char_run(**peer: float) -> None:
-    """The validation loss of the character model, beside what another project states."""
-    ((name, value),) = peer.items()
-    title = "The character model on tinyshakespeare, NVIDIA H200"
-    run = read_history(LOGS / "nvidia-h200-char.jsonl")
-    draw(plots.validation(run.val, (name, value), title), title)
-
-
 def step_times(device: str = "nvidia-h200") -> None:
     """A training step of ours beside PyTorch's."""
     path = step_timing.FOLDER / f"{device}-torch.json"
@@ -210,18 +199,3 @@ def climb() -> None:
     if not paths:
         how = "`make climb`, on a machine with an NVIDIA GPU, measures and draws it"
         display(Markdown(f"*No climb has been measured yet: {how}.*"))
-
-
-def swap(op: str, *rungs: int | str, B: int = 4) -> None:
-    """The step time of GPT-2 124M with different rungs of one op: measured, if there is a GPU."""
-    if default_gpu() is None:
-        display(Markdown("*Without a GPU there is nothing to time: the emulator has no clock.*"))
-        return
-    rows = []
-    for rung in rungs:
-        job = step_timing.open_job(Flags(batch=B, steps=20, rung={op: str(rung)}), "swap")
-        engine = job.engine()
-        ms = statistics.median(step_timing.time_steps(engine, 20))
-        rows.append(StepTime(B, job.config.dtype, f"ours, {op} rung {rung}", ms))
-        del engine  # to free its memory for the next
-    draw(training_step.times(rows, f"{job.device.name}, measured just now"), f"step times: {op}")

@@ -64,20 +64,6 @@ def finetune(train: Losses, val: Losses, reference: Losses, vocab: int, title: s
     return figure
 
 
-def validation(val: Losses, peer: tuple[str, float], title: str) -> Figure:
-    """The validation loss of a run, its minimum, and the published loss of another trainer."""
-    figure, (axes,) = figure_of(title, 3.0)
-    axes.plot(*zip(*val, strict=True), "o-", color=BLUE, lw=1.4, ms=4, label="validation")
-    step, loss = min(val, key=lambda pair: pair[1])
-    axes.plot(step, loss, "o", color=ORANGE, ms=8)
-    text = f"{loss:.4f} at step {step:,}"
-    axes.annotate(text, (step, loss), (6, 14), fontsize=9, **OFFSET)
-    name, value = peer
-    axes.axhline(value, color=GREY, ls=":", lw=1.2, label=f"{name}: {value}")
-    _loss_axes(axes)
-    return figure
-
-
 def _loss_axes(axes: Any, **legend: Any) -> None:
     axes.set_xlabel("step", fontsize=9)
     axes.set_ylabel("loss (nats per token)", fontsize=9)

@@ -80,10 +80,16 @@ def passage(op: str, rung: int | str, first: str, last: str) -> None:
     display(Markdown(f"[{file.name}]({PLACE.link(file)})\n\n{lines}"))
 
 
-def diff(op: str, rung: int | str, other: int | str = "") -> None:
+def diff(
+    op: str, rung: int | str, other: int | str = "", first: str = "", last: str | None = None
+) -> None:
     """What changes in the code from one rung to another, or to a rung from the one that it grew
-    from; links to both files. The words of the headers are left out: `show` has them."""
-    display(Markdown(pages.diff(PLACE, op, str(rung), str(other))))
+    from; links to both files. The words of the headers are left out: `show` has them.
+
+    first, last  only from the first line that contains `first` to the next one with `last`, or to
+                 the end; 40 lines at most
+    """
+    display(Markdown(pages.diff(PLACE, op, str(rung), str(other), first, last)))
 
 
 def spec(op: str, **dims: int) -> None:
@@ -402,12 +408,12 @@ def draw_for_all_pages() -> None:
 
 
 def bars(op: str, dtype: str = "", shape: str = "") -> None:
-    """The time of every rung: measured now if there is a GPU, or on another."""
+    """The speed of every rung: measured now if there is a GPU, or on another."""
     _plot(op, dtype, shape, measured.ladder)
 
 
 def bars_and_roofline(op: str, dtype: str = "", shape: str = "") -> None:
-    """The same, and every rung under what memory and arithmetic allow."""
+    """The same, and every rung under what memory and arithmetic allow: once, in notebook 02."""
     _plot(op, dtype, shape, measured.ladder, measured.roofline)
 
 

@@ -79,6 +79,7 @@ from ladder.core.show.machine import machine_table
 from ladder.core.show.traffic import reuse_table, traffic_table
 
 ROOT = PACKAGE.parent
+MOST_LINES = 40  # of a diff in a notebook: more than fit a screen are not read
 _BLOCK = re.compile(
     r"^(?P<indent> *)(?P<begin><!-- ladder:begin (?P<request>[^\n]*?) -->\n)(?P<body>.*?)"
     r"(?P<end> *<!-- ladder:end -->)",
@@ -241,16 +242,25 @@ def _header(rung: Rung) -> str:
     return "\n".join(lines)
 
 
-def diff(place: Place, op: str, rung: str, other: str = "") -> str:
-    """What `change` shows and a line more around it, below links to both files."""
+def diff(
+    place: Place, op: str, rung: str, other: str = "", first: str = "", last: str | None = None
+) -> str:
+    """What `change` shows and a line more around it, below links to both files: at most MOST_LINES
+    of it, then how many are left, and the command that shows all."""
     before, after = _pair(op, rung, other)
     names = source_code.file_names(before, after)
     files = " → ".join(
         f"[{name}]({place.link(rung.path)})" if rung.path else name
         for name, rung in zip(names, (before, after), strict=True)
     )
-    text = source_code.code_diff(find(op), before, after, context=2)
-    return f"{files}\n\n```diff\n{text.rstrip()}\n```"
+    text = source_code.code_diff(find(op), before, after, context=2).rstrip()
+    part = _lines(f"what changes in {op} {rung}", text, first, last) if first else text
+    lines = part.splitlines()[:MOST_LINES]
+    shown = "\n".join([files, "", "```diff", *lines, "```"])
+    if left := len(text.splitlines()) - len(lines):
+        command = f"python -m ladder diff {op} {rung} {other}".rstrip()
+        shown += f"\n\n{left} more lines: `{command}`"
+    return shown
 
 
 def change(
@@ -272,7 +282,7 @@ def entry(place: Place, op: str, id: str) -> str:
             f"`python -m ladder diff {op} {id}`",
         ]
     parts = [" · ".join(facts), _header(rung)]
-    with contextlib.suppress(tables.NotMeasured, ValueError):  # rung 1 has none before it
+    with contextlib.suppress(LadderError):  # it is not measured, or has none before it
         parts.append(tables.gain(op, *_pair(op, id, "", Ladder.predecessor)))
     return "\n\n".join(parts)
 
@@ -289,7 +299,7 @@ def _pair(
     if other:
         return first, ladder.rung(other)
     if (earlier := before(ladder, first)) is None:
-        raise ValueError(f"{first.name} starts the ladder: name two rungs")
+        raise LadderError(f"{first.name} starts the ladder: name two rungs")
     return earlier, first
 
 
@@ -316,12 +326,15 @@ def passage(place: Place, *where: str, first: str, last: str = "") -> str:
     return f"```cpp\n{_lines(path.name, read_text(path), first, last or first)}\n```"
 
 
-def _lines(name: str, text: str, first: str, last: str) -> str:
-    """The lines of a file from the first one that contains `first` to the next one with `last`."""
+def _lines(name: str, text: str, first: str, last: str | None) -> str:
+    """The lines of a file from the first one that contains `first` to the next one with `last`;
+    None: to the end."""
     lines = text.splitlines()
     start = next((i for i, line in enumerate(lines) if first in line), None)
     if start is None:
         raise LadderError(f"{name} has no line with {first}")
+    if last is None:
+        return "\n".join(lines[start:])
     stop = next((i for i in range(start, len(lines)) if last in lines[i]), None)
     if stop is None:
         raise LadderError(f"{name} has no line with {last} after the one with {first}")

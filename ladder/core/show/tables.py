@@ -67,11 +67,10 @@ def table(op: str, link: Link, rungs: Sequence[str] = (), **which: str) -> str:
     if rungs:
         rows = [row for row in rows if row.rung in rungs or not row.kernel]
     reference, in_tf32 = best_peer(measurement), best_peer(measurement, tf32=True)
-    unit = "TFLOP/s" if by_products(measurement) else "GB/s"
     against = f" | % of {reference.name}" if reference else ""
     joules = any(row.mj is not None for row in rows)
     lines = [
-        f"| rung | µs | × parent | {unit} | % of roof{against} |{' mJ |' * joules}",
+        f"| rung | µs | × parent | {unit(measurement)} | % of roof{against} |{' mJ |' * joules}",
         "|---|--:|--:|--:|--:|" + "--:|" * ((reference is not None) + joules),
     ]
     for row in rows:
@@ -109,12 +108,11 @@ def gain(op: str, before: Rung, after: Rung) -> str:
             if not {before.id, after.id} <= rows.keys():
                 continue
             first, second = rows[before.id], rows[after.id]
-            unit = "TFLOP/s" if by_products(measurement) else "GB/s"
             lines.append(
                 f"| {measurement['shape']}, {measurement['dtype']} "
                 f"| {duration(first.us)}{first.since} | {duration(second.us)}{second.since} "
                 f"| {first.us / second.us:.2f} "
-                f"| {rate(second.rate)} {unit} | {percent(second.of_roof)} |"
+                f"| {rate(second.rate)} {unit(measurement)} | {percent(second.of_roof)} |"
             )
         if lines:
             gpu = content["device"]["gpu"]
@@ -161,6 +159,11 @@ def by_products(measurement: results.Measurement) -> bool:
         return False
     products, copies = roof["matrix_tflops"] * 1e12, roof["copy_gbps"] * 1e9
     return bool(measurement["flops"] / products >= measurement["bytes"] / copies)
+
+
+def unit(measurement: results.Measurement) -> str:
+    """In which the op's rates are at this shape."""
+    return "TFLOP/s" if by_products(measurement) else "GB/s"
 
 
 def measured_rows(

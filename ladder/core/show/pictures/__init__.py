@@ -16,7 +16,7 @@ Pages ask for one with `<!-- ladder:begin picture KIND ... -->`, notebooks with 
     timeline OP RUNG shape=   a TMA pipeline over time: producer, stages, consumers; copy=5
                             product=2 store=1 softmax=0 (durations) cluster=1 until=60
     ring OP RUNG shape=     the stages of a cp.async pipeline, step by step: filled, awaited, read
-    ladder OP               measured times on a logarithmic scale; dtype= shape=
+    ladder OP               measured speeds, from zero; dtype= shape=
     roofline OP             from 0.1 to 1,000 FLOPs per byte; dtype= shape=
     links OP RUNG ... shape=  what crosses the links between ranks: from whom, to whom
 

@@ -1,4 +1,4 @@
-"""Measurements on logarithmic scales, where the lowest rungs can be seen too."""
+"""Measurements: the speed of each rung, from zero, and all rungs under the roof."""
 
 import dataclasses
 import json
@@ -73,7 +73,8 @@ def digest(op: str, **which: str) -> str:
     """Changes with any number that the pictures show."""
     shown = found(op, **which)
     fields = [dataclasses.asdict(row) for row in shown.rows]
-    rows = json.dumps([{k: v for k, v in row.items() if k not in ("tf32", "mj")} for row in fields])
+    left_out = "tf32", "mj", "us"
+    rows = json.dumps([{k: v for k, v in row.items() if k not in left_out} for row in fields])
     roof = json.dumps([shown.measurement["roof"], shown.product])
     return cache.digest("measured", shown.title, rows, roof)[:12]
 
@@ -90,7 +91,7 @@ def _product(device: Mapping[str, Any], dtype: str) -> float | None:
 
 
 def draw_ladder(op: str, *, dtype: str = "", shape: str = "") -> Drawing:
-    """The times of an op's rungs that are kept."""
+    """The speeds of an op's rungs that are kept."""
     return ladder(found(op, dtype=dtype, shape=shape))
 
 
@@ -100,60 +101,60 @@ def draw_roofline(op: str, *, dtype: str = "", shape: str = "") -> Drawing:
     return roofline(found(op, dtype=dtype, shape=shape))
 
 
-# ---- times --------------------------------------------------------------------------------------
+# ---- speeds -------------------------------------------------------------------------------------
 
 
 def ladder(shown: Measured) -> Drawing:
-    """A bar for each rung and library: its time, on a logarithmic scale; a line at the floor."""
-    rows = shown.rows
+    """A bar for each rung and library: its speed, from zero; lines at the roof and the library."""
+    rows, unit = shown.rows, tables.unit(shown.measurement)
     slowest, fastest = (choose(shown.kernels, key=lambda row: row.us) for choose in (max, min))
-    floor = fastest.us * fastest.of_roof
-    times = slowest.us / fastest.us
+    roof, peer = fastest.rate / fastest.of_roof, tables.best_peer(shown.measurement)
+    times, floor = slowest.us / fastest.us, fastest.us * fastest.of_roof
     ratio = f"{times:,.0f}" if times >= 100 else f"{times:.3g}"
     drawing = Drawing(
-        f"{shown.title}: time",
-        f"From {_time(slowest.us)} ({slowest.name}) to {_time(fastest.us)} ({fastest.name}): "
-        f"{ratio} times as fast. The floor, the least time that the "
-        f"measured roof allows, is {_time(floor)}.{shown.remark}",
+        f"{shown.title}: speed",
+        f"From {tables.rate(slowest.rate)} {unit} ({slowest.name}) to "
+        f"{tables.rate(fastest.rate)} {unit} ({fastest.name}): {ratio} times as fast. "
+        f"The measured roof is {tables.rate(roof)} {unit}: "
+        f"{floor:{',.0f' if floor >= 100 else '.3g'}} µs.{shown.remark}",
     )
-    all_us = [floor, *(row.us for row in rows)]
-    low, high = 10 ** math.floor(math.log10(min(all_us))), 10 ** math.ceil(math.log10(max(all_us)))
-    x0, wide, y = MARGIN, WIDTH - 2 * MARGIN - 110.0, drawing.top + 8
+    most = max(row.rate for row in rows)
+    beyond = roof > 3 * most  # such a roof would press all bars together
+    most = most if beyond else max(most, roof)
+    x0, wide, y = MARGIN, WIDTH - 2 * MARGIN - 118.0, drawing.top + 8
 
-    def at(us: float) -> float:
-        return x0 + wide * math.log10(us / low) / math.log10(high / low)
+    def at(rate: float) -> float:
+        return x0 + wide * rate / most
 
     bottom = y + 28 * len(rows) + 2
-    for power in range(round(math.log10(low)), round(math.log10(high)) + 1):
-        x = at(10.0**power)
+    power = 10.0 ** math.floor(math.log10(most / 2))
+    step = next(step for step in (power, 2 * power, 5 * power, 10 * power) if most <= 6 * step)
+    for i in range(math.floor(most / step) + 1):
+        x, label = at(i * step), f"{i * step:,g}"
         drawing.line([(x, y), (x, bottom)], "panel")
-        drawing.text(
-            x, bottom + 12, _axis(10.0**power), 10, "middle" if x > x0 else "start", "muted"
-        )
+        drawing.text(x, bottom + 12, label, 10, "middle" if i else "start", "muted")
+    drawing.text(x0 + wide + 8, bottom + 12, unit, 10, colour="muted")
+    lines = [] if beyond else [("red", roof)]
+    lines += [("orange", peer.rate)] if peer else []
     for row in rows:
         drawing.text(x0, y + 11, _label(row) + row.since, 11)
-        drawing.box(x0, y + 14, max(at(row.us) - x0, 1), 10, _fill(row), title=_label(row))
-        share = f"{_time(row.us)}, {tables.percent(row.of_roof)}"
-        drawing.text(max(at(row.us), at(floor)) + 5, y + 23, share, 11)
-        mark = [(at(floor), y + 14), (at(floor), y + 24)]
-        drawing.line(mark, "paper", 5)  # red on blue alone is hard to see
-        drawing.line(mark, "red", 2)
+        drawing.box(x0, y + 14, max(at(row.rate) - x0, 1), 10, _fill(row), title=_label(row))
+        share = f"{tables.rate(row.rate)} {unit}, {tables.percent(row.of_roof)}"
+        drawing.text(x0 + wide + 8, y + 23, share, 11)
+        for colour, rate in lines:
+            mark = [(at(rate), y + 14), (at(rate), y + 26)]
+            drawing.line(mark, "paper", 3)  # red on blue alone is hard to see
+            drawing.line(mark, colour, 2)
         y += 28
     y = bottom + 30
-    drawing.line([(x0 + 4, y - 8), (x0 + 4, y + 4)], "red", 1.5)
-    note = f"floor, at the measured roof: {_time(floor)}; % is the share of that roof"
-    drawing.text(x0 + 12, y, note, 11, colour="muted")
+    where = ", far to the right" if beyond else ""
+    notes = [("red", f"roof: {tables.rate(roof)} {unit}{where}; % is the share of the roof")]
+    notes += [("orange", f"{peer.name}: {tables.rate(peer.rate)} {unit}")] if peer else []
+    for colour, note in notes:
+        drawing.line([(x0 + 4, y - 8), (x0 + 4, y + 4)], colour, 1.5)
+        drawing.text(x0 + 12, y, note, 11, colour="muted")
+        y += 17
     return drawing
-
-
-def _time(us: float) -> str:
-    if us < 1:
-        return f"{us:.2g} µs"
-    return f"{us:,.0f} µs" if us >= 100 else f"{us:,.1f} µs"
-
-
-def _axis(us: float) -> str:
-    return f"{us / 1e3:,.0f} ms" if us >= 1e3 else f"{us:g} µs"
 
 
 # ---- rates --------------------------------------------------------------------------------------

@@ -183,6 +183,22 @@ def test_a_picture_is_drawn_and_names_its_numbers(site, kind):
     assert picture.read_bytes() == first
 
 
+def test_a_long_diff_is_cut_and_says_how_to_see_the_rest(site):
+    place = pages.Place(site / "doc" / "layernorm.md", old="", draw=False)
+    _, shown, rest = pages.diff(place, OP.name, "2").split("```")
+    assert len(shown.splitlines()) == 1 + pages.MOST_LINES  # and the name of the language
+    assert rest.endswith(" more lines: `python -m ladder diff layernorm.forward 2`")
+    assert re.search("```diff\n.*float sum", pages.diff(place, OP.name, "2", first="float sum"))
+
+
+def test_a_bar_is_as_long_as_the_speed(site):
+    write(site, "picture ladder layernorm.forward")
+    svg = (site / "doc" / "img" / "ladder-layernorm-forward.svg").read_text()
+    widths = [float(width) for width in re.findall(r'width="([\d.]+)" height="10"', svg)]
+    rates = [row.rate for row in tables.measured_rows(tables.find_measurement(OP.name)[1])]
+    assert widths == pytest.approx([rate * widths[-1] / rates[-1] for rate in rates], rel=1e-3)
+
+
 def test_new_numbers_are_seen_as_drift(site):
     write(site, "table layernorm.forward", "picture ladder layernorm.forward")
     (content,) = results.load_all().values()
