@@ -14,11 +14,13 @@ from ladder.core.common.errors import LadderError
 from ladder.core.contract.ladder import Ladder
 from ladder.core.contract.op import Dims, format_dims
 from ladder.core.contract.rung_file import Rung
+from ladder.core.emulator.emulated import Emulated
 from ladder.core.emulator.report import LineCount, Report
 from ladder.core.show import trace
 from ladder.core.show.pictures import links, recording, ring
 from ladder.core.show.pictures.accesses import touched_sectors
 from ladder.core.show.pictures.runs import ALL, recorded
+from ladder.core.verify.check import check_case
 
 WARP = 32  # lanes, whose multiply-adds are one instruction
 
@@ -222,7 +224,8 @@ def judge(
     at_least: Mapping[str, float],
     dtype: str = "float32",
 ) -> tuple[bool, list[str]]:
-    """Whether a kernel keeps all limits in one real type, and a sentence on each, broken first.
+    """Whether a kernel keeps all limits in one real type, and a sentence on each, broken first; or
+    what is wrong with its result where it is counted.
 
     at_most  the most of each measure: of all arrays, or of one ("sectors of inp"). Sectors are
              those of global memory, sectors per block those of the block with the most, and
@@ -238,6 +241,11 @@ def judge(
 
     Raises LadderError for an unknown measure, and where the kernel cannot run at this shape.
     """
+    counted = check_case(ladder.op, rung, Emulated(), dtype, dims, brief=True)
+    if counted.status != "passed":
+        return False, [
+            f"{ladder.op.name} {rung.label}: FAILED at {counted.label}: {counted.detail}"
+        ]
     copied = ", rung " in rung.source.partition("\n")[0]  # whose title is not the exercise's
     about = "" if copied else f"The exercise is about this: {rung.idea}."
     run = Run(ladder, rung, dtype, dims, trace.trace(ladder, rung, dtype, dims, keep=ALL))
