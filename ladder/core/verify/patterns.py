@@ -48,10 +48,8 @@ def likely_cause(
     if before is not None and (cause := _accumulation(got, value, before, wrong)):
         return cause
     if factor := _constant_factor(got, value, wrong):
-        whole = factor > 1.5 and abs(factor - round(factor)) < WHOLE * factor
-        what = f"{round(factor) if whole else f'{factor:.4g}'} times what they must be"
-        twice = "elements are added more than once, or " if whole else ""
-        return f"the wrong elements are {what}: {twice}a scale factor"
+        twice = "elements are added more than once, or " if _whole(factor) else ""
+        return f"the wrong elements are {factor:.4g} times what they must be: {twice}a scale factor"
     return _by_place(wrong)
 
 
@@ -139,10 +137,14 @@ def _constant_factor(got: np.ndarray, value: np.ndarray, wrong: np.ndarray) -> f
         ratios = np.asarray(got[wrong], np.float64) / np.asarray(value[wrong], np.float64)
     ratios = ratios[np.isfinite(ratios)]
     factor = float(np.median(ratios)) if ratios.size else 0.0
-    if ratios.size < 3 and (factor < 1.5 or abs(factor - round(factor)) > WHOLE * factor):
+    if ratios.size < 3 and not _whole(factor):
         return None  # so few may have any ratio; only whole numbers tell
     same = np.abs(ratios - factor) <= SAME * abs(factor)
     return factor if factor and same.mean() > FACTOR_SHARE and abs(factor - 1) > SAME else None
+
+
+def _whole(factor: float) -> bool:
+    return factor > 1.5 and abs(factor - round(factor)) < WHOLE * factor
 
 
 def _by_place(wrong: np.ndarray) -> str | None:
