@@ -9,7 +9,8 @@
 // Needs:  nothing
 // Define: BLOCK = 256
 // Launch: matmul_forward<<<ceil_div(N * OC, BLOCK), BLOCK>>>
-// Left:   every row of weight is loaded N times, every row of inp OC times -> rung 2.
+// Left:   the loads of weight are not coalesced -> rung 1b; every row of weight is loaded N times,
+//         every row of inp OC times -> rung 2.
 
 #include "portable.cuh"
 

@@ -1,16 +1,16 @@
 // matmul forward, rung 2: shared-memory tiling
-// Before: rung 1 loads every row of weight N times and every row of inp OC times.
+// Before: rung 1b loads every row of weight N times and every row of inp OC times.
 // Change: a block computes a square tile of outputs. It copies TILE channels of its rows of inp and
 //         of weight to shared memory, adds up their products, and goes on to the next TILE
 //         channels. Padding puts what the lanes of a warp read together into different banks.
 //         Shared memory has 32 banks; each gives one 4-byte word at a time.
-// Expect: a block loads every element from memory once: TILE times fewer loads. They are coalesced,
-//         since neighbouring lanes load neighbouring channels. Now shared memory is the bottleneck,
-//         still with two loads for each multiply-add.
+// Expect: a block loads every element from memory once: TILE times fewer loads. They stay
+//         coalesced: neighbouring lanes copy neighbouring channels. Now shared memory is the
+//         bottleneck, still with two loads for each multiply-add.
 // Needs:  nothing
 // Define: TILE = 32
 // Launch: matmul_forward<<<(ceil_div(OC, TILE), ceil_div(N, TILE)), TILE * TILE>>>
-// After:  1
+// After:  1b
 // Left:   two loads from shared memory for each multiply-add -> rung 3.
 
 #include "portable.cuh"
