@@ -83,6 +83,10 @@ def test_a_rung_and_a_strangers_file_are_shown_checked_and_traced(run, tmp_path)
     for command, says in (("show", "real"), ("check", "passed"), ("trace", "sectors")):
         for rung in ("1", str(mine)):
             assert says in run("-m", "kernel_ladder.ladder", command, "start.add", rung)
+    contract = "def add(a: 'real N', b: 'real N') -> {'c': 'real N'}: return a + b"
+    (tmp_path / "ref.py").write_text(contract)
+    words = ["-m", "kernel_ladder.ladder", "check", "mine.cu", "--reference", "ref.py"]
+    assert "passed" in run(*words)
 
 
 def test_it_trains(run):

@@ -12,15 +12,18 @@ from typing import Any
 
 from rich.markup import escape
 
+from ladder.core.commands import findings
 from ladder.core.commands.options import (
     RUNG_HELP,
     Commands,
     Output,
     add_device_options,
     add_format,
+    add_reference,
     console,
     dtype_of,
     matching,
+    own_op,
     shape_of,
 )
 from ladder.core.common.errors import LadderError
@@ -38,8 +41,9 @@ from ladder.core.verify import check, sandbox
 
 def add_to(commands: Commands) -> None:
     parser = commands.add("check", check_rungs)
-    parser.add_argument("op", help="an op, or a layer")
+    parser.add_argument("op", help="an op, or a layer; with --reference, a .cu file of your own")
     parser.add_argument("rung", nargs="?", help=f"{RUNG_HELP}; default: all")
+    add_reference(parser)
     add_device_options(parser)
     group = parser.add_argument_group("how closely it looks")
     group.add_argument(
@@ -70,7 +74,12 @@ def add_to(commands: Commands) -> None:
             "counted by the emulator at --shape, or at the op's own last shape",
         )
     group.add_argument("-v", "--verbose", action="store_true", help="one line for each shape")
-    add_format(parser, "reports, each on a rung, with an outcome for each shape, type and case")
+    forms = {
+        "github": (findings.as_annotations, "text, and annotations of a workflow"),
+        "sarif": (findings.as_sarif, "for code scanning"),
+    }
+    lists = "reports, each on a rung, with an outcome for each shape, type and case"
+    add_format(parser, lists, forms)
 
     parser = commands.add("lint", lint_files)
     parser.add_argument(
@@ -89,20 +98,30 @@ def check_rungs(options: argparse.Namespace) -> int:
         if options.device != Emulated.kind:
             raise LadderError("--warp sets the emulator's width; add --device emulated")
         options.device = "emulated:64"
-    if options.rung is None and (options.at_most or options.at_least):
+    limited = options.at_most or options.at_least
+    if limited and options.rung is None and not options.reference:
         raise LadderError("limits are for one kernel; name it after the op")
     failed, output = False, Output(options)
+    own = next((name for name in (options.rung, options.op) if str(name).endswith(".cu")), "")
     pool = ThreadPoolExecutor(os.cpu_count())
     try:
         for ladder in _ladders(options, output):
             for report, spots in _check_ladder(ladder, options, pool, output):
                 failed |= not report.passed
                 show = functools.partial(_print_report, report, options.verbose, spots)
-                output.add(show, [_as_json(report, spots)])
-                if report.passed and (options.at_most or options.at_least):
+                found = _as_json(report, spots)
+                found["file"] = own or str(ladder.rung(report.which or "0").path)
+                output.add(show, [found])
+                if report.passed and limited:
                     kept, said = _judge(ladder, options)
                     failed |= not kept
                     output.remark("\n".join(said))
+    except LadderError as error:
+        if own and options.format in ("github", "sarif"):  # there, it shows at its line, too
+            wrong = {"op": options.op, "file": own, "passed": False, "text": str(error)}
+            output.add(lambda: None, [{**wrong, "outcomes": ()}])
+            output.end()
+        raise
     finally:
         pool.shutdown(cancel_futures=True)
     output.end()
@@ -111,14 +130,14 @@ def check_rungs(options: argparse.Namespace) -> int:
 
 def _judge(ladder: Ladder, options: argparse.Namespace) -> tuple[bool, list[str]]:
     """Whether a rung keeps the limits that are given, and a sentence on each."""
-    rung = find_rung(ladder.op.name, options.rung)
+    rung = find_rung(options.reference or ladder.op.name, options.rung)
     dtype = dtype_of(ladder, rung, options, Emulated().target)
     dims = shape_of(ladder, options) if options.shape else ladder.op.shapes[-1]
     return limits.judge(ladder, rung, dims, options.at_most, options.at_least, dtype)
 
 
 def _as_json(report: check.Report, spots: Sequence[Spot]) -> dict[str, Any]:
-    found = {**dataclasses.asdict(report), "passed": report.passed}
+    found = {**dataclasses.asdict(report), "passed": report.passed, "text": str(report)}
     for outcome in found["outcomes"]:  # JSON has no NaN
         outcome["error"] = outcome["error"] if math.isfinite(outcome["error"]) else None
     return {**found, "coverage": [dataclasses.asdict(spot) for spot in spots]}
@@ -127,6 +146,15 @@ def _as_json(report: check.Report, spots: Sequence[Spot]) -> dict[str, Any]:
 def _ladders(options: argparse.Namespace, output: Output) -> list[Ladder]:
     """The ladders of an op or layer. Where a rung is named, those of a layer that have it; says why
     the others are left out. Raises LadderError where none has it."""
+    if options.reference:
+        ladder = own_op(options, [options.op] if options.rung is None else [])
+        options.rung = options.op
+        return [ladder]
+    if options.op.endswith(".cu"):
+        raise LadderError(
+            f"{options.op} is a kernel: name its op before it, such as layernorm.forward, or "
+            "behind it a function of your own that computes the same, --reference ref.py"
+        )
     found = matching(options.op)
     if options.rung is None or options.rung.endswith(".cu") or len(found) == 1:
         return found
@@ -154,7 +182,7 @@ def _check_ladder(
     ladder: Ladder, options: argparse.Namespace, pool: Executor, output: Output
 ) -> Iterator[Checked]:
     """The reports, one after the other; the pool compiles what comes next in the meantime."""
-    dtypes, name = options.dtype, ladder.op.name
+    dtypes, name = options.dtype, options.reference or ladder.op.name
     shapes = [shape_of(ladder, options)] if options.shape else None
     if options.rung is not None and options.rung.endswith(".cu"):
         given = dtypes, shapes, options.seconds

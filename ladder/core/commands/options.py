@@ -3,8 +3,10 @@
 import argparse
 import json
 import os
+import secrets
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,6 +19,7 @@ from ladder.core.contract.op import DTYPES, REALS, SHORT, Dims, format_dims
 from ladder.core.contract.rung_file import Rung
 from ladder.core.contract.target import Target
 from ladder.core.device.open import default_device
+from ladder.core.verify.reference_file import load
 
 OP_HELP = "such as layernorm.forward"
 RUNG_HELP = "its id as 'list' shows it, or its name (warp_per_row), or the path of a .cu file"
@@ -56,6 +59,27 @@ def op_and_rung(options: argparse.Namespace) -> tuple[Ladder, Rung]:
             f"python -m ladder {options.command} {name} {ladder.rungs[1].id}"
         )
     return ladder, find_rung(options.op, options.rung)
+
+
+def add_reference(parser: Parser) -> None:
+    parser.add_argument(
+        "--reference",
+        type=Path,
+        metavar="ref.py",
+        help="compare .cu files of your own, named instead of an op, with this file's function",
+    )
+
+
+def own_op(options: argparse.Namespace, files: Sequence[str]) -> Ladder:
+    """The op of --reference, with which a command compares `files`."""
+    if not files or not all(name.endswith(".cu") for name in files):
+        raise LadderError(
+            "with --reference, name a .cu file of your own and no op: python -m ladder "
+            f"{options.command} mine.cu --reference {options.reference}"
+        )
+    if options.reference.suffix != ".py":
+        raise LadderError(f"--reference {options.reference}: name a Python file, ref.py")
+    return load(options.reference)
 
 
 def add_device_options(parser: Parser) -> None:
@@ -136,27 +160,43 @@ def dtype_of(
     return next((name for name in reals if rung.claims(target_of(DTYPES[name]))), reals[0])
 
 
-def add_format(parser: Parser, lists: str) -> None:
-    """--format of a command that prints by `Output`. `lists`: what its JSON is a list of."""
+Render = Callable[[list[Any]], str]
+
+
+def _as_json(found: list[Any]) -> str:
+    return json.dumps(found, indent=1, default=str)
+
+
+def add_format(parser: Parser, lists: str, more: Mapping[str, tuple[Render, str]] = {}) -> None:
+    """--format of a command that prints by `Output`. `lists`: what its JSON is a list of; `more`:
+    other forms of that list, with their help."""
+    others = "".join(f"; {name}: {text}" for name, (_, text) in more.items())
     parser.add_argument(
         "--format",
-        choices=("text", "json"),
+        choices=("text", "json", *more),
         default="text",
-        help=f"json: one list, of {lists}; remarks go to stderr. Default text",
+        help=f"json: one list, of {lists}; remarks go to stderr{others}. Default text",
     )
+    renders = {name: render for name, (render, _) in more.items()}
+    parser.set_defaults(renders={"json": _as_json, **renders})
 
 
 class Output:
-    """What a command has found: as text while it finds it, or as one list of JSON at its end."""
+    """What a command has found: as text while it finds it, or in another form at its end. In a
+    GitHub workflow, which takes lines that begin with :: for commands, both."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         self._found: list[Any] | None = None if options.format == "text" else []
+        self._render: Render | None = options.renders.get(options.format)
+        self._resume = secrets.token_hex(16) if options.format == "github" else ""
+        if self._resume:  # what a kernel prints is no command
+            print(f"::stop-commands::{self._resume}", flush=True)
 
     def add(self, show: Callable[[], None], found: Iterable[Any]) -> None:
         """Elements of the list; `show` prints them as text."""
-        if self._found is None:
+        if self._found is None or self._resume:
             show()
-        else:
+        if self._found is not None:
             self._found += found
 
     def remark(self, line: str) -> None:
@@ -164,8 +204,10 @@ class Output:
         print(line, file=sys.stdout if self._found is None else sys.stderr, flush=True)
 
     def end(self) -> None:
-        if self._found is not None:
-            print(json.dumps(self._found, indent=1, default=str))
+        if self._resume:
+            print(f"::{self._resume}::")
+        if self._found is not None and self._render is not None:
+            print(self._render(self._found))
 
 
 class _Screen(Console):

@@ -11,13 +11,15 @@ from ladder.core.commands.options import (
     Output,
     add_device_options,
     add_format,
+    add_reference,
     matching,
+    own_op,
     shape_of,
 )
 from ladder.core.common.errors import LadderError
 from ladder.core.common.install import install
 from ladder.core.contract.device import Device
-from ladder.core.contract.ladder import Ladder, find, find_rung, ladders
+from ladder.core.contract.ladder import Ladder, find, ladders
 from ladder.core.contract.op import Dims, format_dims
 from ladder.core.contract.rung_file import Rung
 from ladder.core.device.open import default_device, open_device
@@ -37,7 +39,8 @@ HOW = (
 def add_to(commands: Commands) -> None:
     parser = commands.add("bench", bench_ladders)
     parser.epilog = HOW
-    parser.add_argument("op", nargs="*", help="ops or layers")
+    parser.add_argument("op", nargs="*", help="ops or layers; with --reference, .cu files")
+    add_reference(parser)
     add_device_options(parser)
     group = parser.add_argument_group("what is timed")
     group.add_argument("--all", action="store_true", help="every op")
@@ -88,14 +91,17 @@ def bench_ladders(options: argparse.Namespace) -> int:
     device = open_device(options.device)
     if options.save and device.measurable and not device.is_gpu:
         raise LadderError(f"--save keeps times of a GPU only; device {device.name} is not one")
-    chosen = [ladder for name in options.op for ladder in matching(name)]
+    if options.reference:
+        chosen, options.rung = [own_op(options, options.op)], [*options.op, *options.rung]
+    else:
+        chosen = [ladder for name in options.op for ladder in matching(name)]
     chosen = chosen or (list(ladders().values()) if options.all else [])
     if not chosen:
         raise LadderError("name an op or a layer to measure, or give --all")
     output = Output(options)
     if options.peers:
         return _bench_torch(chosen, device, options, output)
-    rungs = [find_rung(chosen[0].op.name, which) for which in options.rung]
+    rungs = [chosen[0].find(which) for which in options.rung]
     if rungs and len(chosen) > 1:
         raise LadderError(f"--rung needs one op, and {' '.join(options.op)} are several")
     for rung in rungs:
@@ -105,7 +111,7 @@ def bench_ladders(options: argparse.Namespace) -> int:
                     f"--save without a name keeps the repository's own rungs, not {rung.path}; "
                     "name a file: --save mine.json"
                 )
-            sandbox.require(chosen[0].op.name, rung, options.device)
+            sandbox.require(options.reference or chosen[0].op.name, rung, options.device)
     if options.define:
         rungs = _variants(rungs, options.define, options.save)
     roofs, problems = bench.Roofs(device), []

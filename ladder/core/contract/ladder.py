@@ -36,8 +36,9 @@ class Ladder:
     @functools.cached_property
     def rungs(self) -> tuple[Rung, ...]:
         """All rungs, in climbing order; rung 0 is the reference."""
-        folder = PACKAGE / self.op.layer / self.op.name.split(".")[1]
-        found = [*folder.glob("*.cu"), *(p for t in TRACKS for p in (folder / t).glob("*.cu"))]
+        folder = PACKAGE.joinpath(*self.op.name.split("."))
+        places = [] if self.op.own else [folder, *(folder / track for track in TRACKS)]
+        found = [path for place in places for path in place.glob("*.cu")]
         files = [rung_file.parse(path, self.op.kernel, rung_file.id_of(path)) for path in found]
         rounds = {"rounds": ("what it reads again",)} if self.op.rereads else {}
         _refuse_what_is_taken(files)
@@ -53,6 +54,20 @@ class Ladder:
             return rung.id in device.library_rungs if rung.library else device.runs_kernels
 
         return tuple(rung for rung in self.rungs if fits(rung))
+
+    def find(self, which: str | int | Path) -> Rung:
+        """The rung with an id or name, as `rung` takes it, or the one in a `.cu` file. Raises
+        LadderError where there is none."""
+        text = str(which)
+        if not text.endswith(".cu"):
+            if "." in text:
+                raise LadderError(f"{text!r} is neither a rung of {self.op.name} nor a .cu file")
+            return self.rung(text)
+        path = Path(os.path.expanduser(text))  # no shell does it behind the = of OP=~/mine.cu
+        for rung in self.rungs:
+            if rung.path is not None and os.path.realpath(path) == os.path.realpath(rung.path):
+                return rung
+        return rung_file.parse(path, self.op.kernel)
 
     def rung(self, which: str | int) -> Rung:
         """The rung with an id; or the only one with this number or name, or name on this track.
@@ -200,17 +215,6 @@ def find(op: str) -> Ladder:
 
 
 def find_rung(op: str, which: str | int | Path) -> Rung:
-    """The rung of an op by its id or name, as `Ladder.rung` takes it, or the one in a `.cu` file.
-
-    Raises LadderError where there is no such op, rung or file.
-    """
-    ladder, text = find(op), str(which)
-    if not text.endswith(".cu"):
-        if "." in text:
-            raise LadderError(f"{text!r} is neither a rung of {op} nor a .cu file")
-        return ladder.rung(text)
-    path = Path(os.path.expanduser(text))  # no shell does it behind the = of OP=~/mine.cu
-    for rung in ladder.rungs:
-        if rung.path is not None and os.path.realpath(path) == os.path.realpath(rung.path):
-            return rung
-    return rung_file.parse(path, ladder.op.kernel)
+    """The rung of an op, as `Ladder.find` takes it. Raises LadderError where there is no such op,
+    rung or file."""
+    return find(op).find(which)

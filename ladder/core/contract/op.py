@@ -18,6 +18,7 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import PurePath
 from typing import Literal, NamedTuple
 
 import ml_dtypes
@@ -65,12 +66,12 @@ def resolve_dtype(declared: str, real: np.dtype) -> np.dtype:
     """The NumPy dtype of an argument declared as `declared` in a run whose real type is `real`.
 
     "real" becomes `real`. "float32" (statistics, losses, weight gradients) stays float32 when
-    `real` is a narrower type, and widens to float64 when the whole run is in float64.
+    `real` is a narrower type; as the 16-bit types, it is float64 when the whole run is.
     """
     real = np.dtype(real)
     if declared == REAL:
         return real
-    if declared == "float32" and real == np.float64:
+    if declared in REALS and real == np.float64:
         return real
     return np.dtype(declared)
 
@@ -87,7 +88,8 @@ class Arg:
     be None, which a kernel sees as a null pointer. `terms` counts, as an expression, the products
     that are summed into one element of an output; the checker derives its tolerance from it.
     `rounded_by` names an optional argument, a random state, with which an output of 16 bits is
-    rounded up or down at random; the reference rounds such an output itself.
+    rounded up or down at random; the reference rounds such an output itself. `rtol` and `atol` let
+    an output be further off, relative to its size and absolutely.
     """
 
     name: str
@@ -97,6 +99,8 @@ class Arg:
     optional: bool = False
     terms: str = "1"
     rounded_by: str | None = None
+    rtol: float = 0.0
+    atol: float = 0.0
 
     def resolve_shape(self, dims: Dims) -> tuple[int, ...]:
         """The numbers that the expressions of `shape` come to at these dimensions."""
@@ -241,6 +245,11 @@ class Op:
         return tuple(self.shapes[0])
 
     @property
+    def own(self) -> bool:
+        """Whether its reference is a user's own file, as which it is called (reference_file.py)."""
+        return self.name.endswith(".py")
+
+    @property
     def layer(self) -> str:
         """The folder that holds the ladder: "layernorm" of "layernorm.forward"."""
         return self.name.split(".")[0]
@@ -248,7 +257,7 @@ class Op:
     @property
     def kernel(self) -> str:
         """The name of the `extern "C" __global__` function in every rung file of the ladder."""
-        return self.name.replace(".", "_")
+        return PurePath(self.name).name.removesuffix(".py").replace(".", "_")
 
     @property
     def reals(self) -> tuple[str, ...]:

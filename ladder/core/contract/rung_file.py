@@ -260,10 +260,10 @@ def parse(path: Path, kernel: str, id: str | None = None) -> Rung:
         r"//\s*[\w +]+?(?:, (?:\w+ )?rung \w+)?\s*:\s*(.+)", lines[0].rstrip() if lines else ""
     )
     if title is None or lines[0].removeprefix("//").partition(":")[0].strip() in KEYS:
-        layer, _, direction = kernel.rpartition("_")
+        name = " ".join(kernel.rsplit("_", 1))
         raise LadderError(
-            f"{path}: the first line must be a title, '// {layer} {direction}: its idea'; the "
-            "other lines of the header come below it"
+            f"{path}: the first line must be a title, '// {name}: its idea'; the other lines of "
+            "the header come below it"
         )
     header = _read_header(path, lines)
     if "launch" not in header:

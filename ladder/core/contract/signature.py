@@ -56,6 +56,10 @@ _VALUES = {  # how a kernel may spell the type of what it takes by value
     "Peers uint32": {"Peers unsigned"},
 }
 
+_C_TYPES = {
+    **{"int8": "signed char", "uint8": "unsigned char", "int32": "int", "uint32": "unsigned"},
+    **{"int64": "long long", "float16": "__half", "bfloat16": "__nv_bfloat16", "float32": "float"},
+}
 _QUALIFIERS = ("const", "volatile", "__restrict__", "__restrict", "__grid_constant__")
 _HALF = Target("emulated", 32, 1, 0, np.dtype(np.float16))
 
@@ -215,9 +219,8 @@ def _mismatches_of(
 def _declared(op: Op, argument: Parameter, called: str | None = None) -> str:
     """An argument of the contract as a kernel declares it that has this name for it."""
     dtype, name, pointer = argument
-    c_type = {"int32": "int", "uint32": "unsigned", "float32": "float"}
     _, peers, element = dtype.rpartition("Peers ")
-    kind = c_type.get(element, element)
+    kind = _C_TYPES.get(element, element)
     if peers:
         kind = f"Peers<{kind}>"
     read_only = pointer and name in {arg.name for arg in op.args if arg.role == "in"}

@@ -147,8 +147,10 @@ class Report:
         shape = ",".join(f"{name}={size}" for name, size in failure.dims.items())
         call = f" --shape {shape} --dtype {failure.dtype}" if failure.dims else ""
         warp = " --warp 64" if self.device.startswith("emulated, warps of 64") else ""
-        command = f"more: python -m ladder check {self.op} {self.which}{call} --device emulated"
-        command += f"{warp} -v"
+        of = f"{self.op} {self.which}"
+        if self.op.endswith(".py"):
+            of = f"{self.which} --reference {self.op}"
+        command = f"more: python -m ladder check {of}{call} --device emulated{warp} -v"
         *lines, last = failure.detail.split(INDENT)
         after = [last] if last.startswith(("tolerance:", "rounding:")) else []
         before = lines if after else [*lines, last]
@@ -330,7 +332,7 @@ def check_case(
                     if LAUNCH_LIMIT in str(wrong):  # it would not end if watched, either
                         return outcome(wrong.status, _explain(str(wrong), None, variant.name))
                     seen, touched = _watch(variant, rung, run)
-                    detail = _explain(_stored(str(wrong), touched), seen, variant.name)
+                    detail = _explain(_stored(op, str(wrong), touched), seen, variant.name)
                     if calls and _passes(run, variant, []):
                         detail += f"{INDENT}cause: {STALE.format(calls + 1)}"
                     if isinstance(variant, Emulated) and variant.zeros:
@@ -488,7 +490,7 @@ def _watch(device: Device, rung: Rung, run: _Run) -> tuple[str | None, dict[str,
     return seen, touched
 
 
-def _stored(wrong: str, touched: Mapping[str, set[str]]) -> str:
+def _stored(op: Op, wrong: str, touched: Mapping[str, set[str]]) -> str:
     """What is wrong; where no element seems to be stored, and yet one is, the other cause."""
     first, *rest = wrong.split(INDENT)
     name = first.partition("[")[0]
@@ -496,7 +498,7 @@ def _stored(wrong: str, touched: Mapping[str, set[str]]) -> str:
     if kinds <= {"read"}:
         return wrong
     cause = "cause: what is stored comes from memory that nothing has written"
-    if kinds != {"write"}:
+    if kinds != {"write"} and name in [arg.name for arg in op.args if arg.role == "out"]:
         cause = (
             f"cause: the kernel adds to what {name} held before the call, which is NaN: store the "
             f"result, or set {name} to 0 first (adopt does it with --fill '{name} = 0')"

@@ -2,6 +2,7 @@
 
     report = sandbox.check("layernorm.forward", "mine.cu")
     report = sandbox.check("layernorm.forward", source_text, device="cuda", seconds=20)
+    report = sandbox.check(Path("ref.py"), "mine.cu")     # against a reference of the user's own
 
 A kernel that is still being written may loop forever or access an illegal address. After an illegal
 access, a process cannot use the GPU any more. So the kernel runs in a child process with a time
@@ -27,7 +28,7 @@ from ladder.core.common.errors import LadderError
 from ladder.core.common.files import atomic_write
 from ladder.core.common.install import ROOT
 from ladder.core.contract.device import Device
-from ladder.core.contract.ladder import PACKAGE, find, find_rung
+from ladder.core.contract.ladder import PACKAGE, Ladder
 from ladder.core.contract.op import Dims
 from ladder.core.contract.rung_file import Rung
 from ladder.core.device.open import open_device
@@ -35,6 +36,7 @@ from ladder.core.emulator.coverage import Spot
 from ladder.core.emulator.emulated import Emulated
 from ladder.core.verify.check import Outcome, Report
 from ladder.core.verify.check import check as check_here
+from ladder.core.verify.reference_file import open_ladder
 from ladder.core.verify.tolerance import INDENT
 from ladder.core.verify.variants import watching
 
@@ -46,7 +48,7 @@ PROGRESS = ".progress"  # after the name of the answer's file
 
 
 def check(
-    op: str,
+    op: str | Path,
     kernel: str | Path,
     device: str = "emulated",
     dtypes: Sequence[str] | None = None,
@@ -54,6 +56,8 @@ def check(
     seconds: float = SECONDS,
 ) -> Report:
     """Check a kernel, given by its path or its source text, in a child process.
+
+    op  an op's name, or the path of a reference file (reference_file.py), which runs here, too
 
     Never raises for what the kernel does: a crash or an endless loop is a report that failed.
     Raises LadderError where it does not compile, or its header or arguments do not fit.
@@ -63,7 +67,7 @@ def check(
 
 
 def cover(
-    op: str,
+    op: str | Path,
     path: str | Path,
     dtypes: Sequence[str] | None = None,
     shapes: Sequence[Dims] | None = None,
@@ -79,15 +83,17 @@ def cover(
 def _answer(
     task: str,
     seconds: float,
-    op: str,
+    op: str | Path,
     path: str | Path,
     device: str,
     dtypes: Sequence[str] | None,
     shapes: Sequence[Dims] | None,
 ) -> dict[str, Any]:
     """What a child says of a kernel; a report that failed, if the child dies of it."""
-    rung = find_rung(op, path)
-    request: dict[str, Any] = {"op": op, "path": str(path), "device": device}
+    ladder = open_ladder(op)
+    rung = ladder.find(path)
+    request: dict[str, Any] = {"op": str(op), "path": str(path), "device": device}
+    request |= {"own_op": isinstance(op, Path)}
     request |= {"dtypes": dtypes, "shapes": shapes and [dict(dims) for dims in shapes]}
     try:
         return in_child(task, request, seconds)
@@ -98,7 +104,7 @@ def _answer(
         if seen := _watch(request, seconds):  # line, thread and cause: what a reader needs first
             detail = INDENT.join([seen.detail, f"process: {death}"])
             outcome = dataclasses.replace(seen, status="fault", detail=detail)
-        report = Report(op, rung.label, device, (outcome,))
+        report = Report(ladder.op.name, rung.label, device, (outcome,))
         return dataclasses.asdict(report)
 
 
@@ -137,7 +143,7 @@ def _report(answer: dict[str, Any]) -> Report:
     return Report(**answer, outcomes=outcomes, warnings=warnings, given_up=given_up)
 
 
-def require(op: str, rung: Rung, device: str) -> None:
+def require(op: str | Path, rung: Rung, device: str) -> None:
     """Raise LadderError unless a user's own kernel passes `check`. Called before it runs in this
     process."""
     report = check(op, rung.file, device)
@@ -235,6 +241,11 @@ def _python_path() -> str:
 # ---- in the child -------------------------------------------------------------------------------
 
 
+def _asked(request: Mapping[str, Any]) -> tuple[Ladder, Rung]:
+    ladder = open_ladder(Path(request["op"]) if request["own_op"] else request["op"])
+    return ladder, ladder.find(request["path"])
+
+
 def _check(request: Mapping[str, Any]) -> dict[str, Any]:
     device = open_device(request["device"])
     if not isinstance(device, Emulated):
@@ -255,11 +266,11 @@ def _check_watching(request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _check_on(device: Device, request: Mapping[str, Any], **how: Any) -> dict[str, Any]:
-    op, path = request["op"], request["path"]
-    given = find(op), find_rung(op, path), device, request["dtypes"], request["shapes"]
+    ladder, rung = _asked(request)
+    given = ladder, rung, device, request["dtypes"], request["shapes"]
     report = check_here(*given, wide=False, **how)
     if isinstance(device, Emulated):
-        warnings = tuple(device.warnings(find_rung(op, path)))
+        warnings = tuple(device.warnings(rung))
         report = dataclasses.replace(report, warnings=warnings)
     return dataclasses.asdict(report)
 
@@ -267,7 +278,7 @@ def _check_on(device: Device, request: Mapping[str, Any], **how: Any) -> dict[st
 def _check_covering(request: Mapping[str, Any]) -> dict[str, Any]:
     device = Emulated(count_branches=True)
     answer = _check_on(device, request)
-    spots = device.coverage(find_rung(request["op"], request["path"]))
+    spots = device.coverage(_asked(request)[1])
     return {**answer, "spots": [dataclasses.asdict(spot) for spot in spots]}
 
 

@@ -48,7 +48,7 @@ import numpy as np
 
 from ladder.core.common.errors import LadderError
 from ladder.core.contract.expressions import evaluate_whole
-from ladder.core.contract.op import REAL, Arg, Dims, Op, resolve_dtype
+from ladder.core.contract.op import Arg, Dims, Op, format_dims, resolve_dtype
 from ladder.core.verify.inputs import Arrays, scalars
 from ladder.core.verify.patterns import likely_cause, where
 from reference.philox import random_words
@@ -183,10 +183,12 @@ class Expected:
         return INDENT.join(lines)
 
     def _derivation(self, stored: np.dtype) -> str:
-        digits = round(-math.log2(unit_roundoff(stored)))
+        digits, arg = round(-math.log2(unit_roundoff(stored))), self.arg
+        given = f", and {arg.atol:g} + {arg.rtol:g} |y| by the reference file"
         return (
             f"2^-{digits} |y| to store y in {stored.name}, and {LAMBDA} sqrt({self.terms}) 2^-24 "
             f"(|y| + condition) for float32 sums of {self.terms} terms"
+            f"{given if arg.atol or arg.rtol else ''}"
         )
 
 
@@ -204,11 +206,11 @@ def expect(
     finite     raise LadderError if a result of the reference is not finite
     """
     constants = scalars(op) if constants is None else constants
-    outputs = _run_reference(op, dims, values, constants, None)
+    outputs = run_reference(op, dims, values, constants)
     rng, as_first = np.random.default_rng(1), np.random.default_rng(1)
     sensitivity: dict[str, np.ndarray | float] = {arg.name: 0.0 for arg in op.args}
     for random, alternate in [*[(rng, False)] * CHANGES, (as_first, True)]:
-        changed = _run_reference(op, dims, values, constants, random, alternate)
+        changed = run_reference(op, dims, values, constants, random, alternate)
         for name, array in outputs.items():
             if array is not None and array.dtype.kind == "f":
                 with np.errstate(invalid="ignore"):
@@ -223,7 +225,7 @@ def expect(
         else {}
     )
     near = [
-        _run_reference(op, dims, {**values, **changed}, constants, None)
+        run_reference(op, dims, {**values, **changed}, constants)
         for changed in (op.near(values) if op.near else ())
     ]
     expected = []
@@ -237,10 +239,14 @@ def expect(
             expected.append(Expected(arg, y, np.zeros(y.shape), terms, others=others))
             continue
         if finite and not np.isfinite(y).all():
-            raise LadderError(f"{op.name}: the reference's own {arg.name} is not finite")
+            remedy = "; a function 'inputs' draws others" if op.own else ""
+            at = format_dims(dims)
+            raise LadderError(
+                f"{op.name}: the reference's own {arg.name} is not finite at {at}{remedy}"
+            )
         stored = resolve_dtype(arg.dtype, real)
         rounding = unit_roundoff(stored) * np.abs(y)
-        rounding += smallest_subnormal(stored)
+        rounding += smallest_subnormal(stored) + arg.atol + arg.rtol * np.abs(y)
         sums = (
             LAMBDA
             * math.sqrt(terms)
@@ -254,9 +260,9 @@ def expect(
             expected.append(_rounded_at_random(arg, y, sums, rounding, terms))
             continue
         rounded: np.ndarray | float = 0.0
-        if arg.dtype == REAL:
-            rounded = ROUNDED * unit_roundoff(real) / U32 * sensitivity[arg.name]
-            rounded += LAMBDA / 2 * smallest_subnormal(real)
+        if arg.dtype != "float32":
+            rounded = ROUNDED * unit_roundoff(stored) / U32 * sensitivity[arg.name]
+            rounded += LAMBDA / 2 * smallest_subnormal(stored)
         tf32 = ROUNDED * TF32 / U32 * (U32 * np.abs(y) + sensitivity[arg.name])
         expected.append(Expected(arg, y, rounding + sums, terms, rounded, tf32))
     return expected
@@ -281,12 +287,12 @@ def smallest_subnormal(dtype: np.dtype) -> float:
     return float(ml_dtypes.finfo(dtype).smallest_subnormal)
 
 
-def _run_reference(
+def run_reference(
     op: Op,
     dims: Dims,
     values: Arrays,
     constants: Mapping[str, float],
-    rng: np.random.Generator | None,
+    rng: np.random.Generator | None = None,
     alternate: bool = False,
 ) -> dict[str, np.ndarray | None]:
     """The reference's arrays after a run in float64; with `rng`, on inputs changed by ± U32.

@@ -331,6 +331,14 @@ extern "C" __global__ void relu_backward(float* dinp, const float* dout, const f
     if (i < N) dinp[i] += out[i] > 0.0f ? dout[i] : 0.0f;
 }
 """
+UNWRITTEN = """\
+// start sum, rung 1: a test
+// Launch: start_sum<<<1, 1>>>
+// Scratch: float32 part[1]
+extern "C" __global__ void start_sum(float* total, const float* inp, int N, float* part) {
+    total[0] += part[0];
+}
+"""
 MAXIMUM = """\
 // global_norm forward, rung 1: a test
 // Launch: global_norm_forward<<<1, 1>>>
@@ -350,6 +358,11 @@ extern "C" __global__ void global_norm_forward(float* norm, const float* grad, i
     ("op", "text", "said"),
     [
         ("relu.backward", ADDS, "cause: the kernel adds to what dinp held before the call"),
+        (
+            "start.sum",
+            UNWRITTEN,
+            "cause: what is stored comes from memory that nothing has written",
+        ),
         ("global_norm.forward", MAXIMUM, "cause: right while variables without a value hold no 0"),
     ],
 )
