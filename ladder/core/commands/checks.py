@@ -28,7 +28,7 @@ from ladder.core.commands.options import (
 )
 from ladder.core.common.errors import LadderError
 from ladder.core.contract.device import Device
-from ladder.core.contract.ladder import Ladder, find_rung
+from ladder.core.contract.ladder import Ladder
 from ladder.core.contract.op import DTYPES, Dims
 from ladder.core.contract.rung_file import Rung
 from ladder.core.device.open import device_findings, open_device
@@ -130,7 +130,7 @@ def check_rungs(options: argparse.Namespace) -> int:
 
 def _judge(ladder: Ladder, options: argparse.Namespace) -> tuple[bool, list[str]]:
     """Whether a rung keeps the limits that are given, and a sentence on each."""
-    rung = find_rung(options.reference or ladder.op.name, options.rung)
+    rung = ladder.find(options.rung)
     dtype = dtype_of(ladder, rung, options, Emulated().target)
     dims = shape_of(ladder, options) if options.shape else ladder.op.shapes[-1]
     return limits.judge(ladder, rung, dims, options.at_most, options.at_least, dtype)
