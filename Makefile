@@ -20,7 +20,7 @@ TEST_PROCESSES := $(shell n=$$(nproc 2>/dev/null || sysctl -n hw.ncpu); [ $$n -g
 # What spells out the repository's address; tests/test_address.py compares them.
 ADDRESSED := pyproject.toml CITATION.cff README.md doc/where_it_runs.md notebooks/13_colab.ipynb
 
-.PHONY: help setup amd train data test sweep check lint newcomer size notebooks site sitetest bench profile climb \
+.PHONY: help setup amd train data test sweep check lint newcomer size notebooks browser site sitetest bench profile climb \
   doctor address lock clean
 
 help:  ## list the targets
@@ -66,7 +66,17 @@ notebooks: $(VENV)/.notebooks  ## open your copies of the notebooks, in my/, in 
 	  --ServerApp.root_dir=. --LabApp.default_url=/lab/tree/my \
 	  --FileCheckpoints.checkpoint_dir=$(CURDIR)/build/checkpoints $(ARGS)
 
-site: $(VENV)/.site  ## build the documentation site, build/site/index.html
+# The page "try it": the packages that doc/site/browser/package-lock.json names, and what they make.
+BROWSER := build/browser
+browser: $(VENV)/.site
+	@mkdir -p $(BROWSER)/npm && cp -r doc/site/browser/. $(BROWSER)/npm
+	@if ! command -v npm >/dev/null; then echo "no npm: the site's page 'try it' has no editor; install Node.js 20 or newer"; \
+	elif npm ci --prefix $(BROWSER)/npm --ignore-scripts --no-audit --no-fund --silent; then \
+	  $(RUN) doc/site/exercises.py $(BROWSER)/static/try/exercises && \
+	  node --no-warnings $(BROWSER)/npm/build.mjs $(BROWSER)/static/try; \
+	else echo "npm could not fetch its packages: the site's page 'try it' has no editor"; fi
+
+site: $(VENV)/.site browser  ## build the documentation site, build/site/index.html
 	@$(RUN) -m sphinx --quiet --fail-on-warning --keep-going --jobs auto \
 	  --conf-dir doc/site --doctree-dir build/doctrees . build/site
 

@@ -36,7 +36,6 @@ _PUBLIC = {  # name -> its module, or module:name
     # what the notebooks show
     "nb": f"{_CORE}.show.notebook",
     "tables": f"{_CORE}.show.tables",
-    "training_tables": f"{_CORE}.show.training_tables",
     "trace": f"{_CORE}.show.trace:trace",
     "fragments": f"{_CORE}.show.pictures.fragments",
     # whole models

@@ -18,6 +18,7 @@ from typing import Any, Literal, NamedTuple, TypeVar, get_args
 
 import numpy as np
 
+from ladder.core.common import confine
 from ladder.core.common.errors import LadderError
 from ladder.core.contract.op import DTYPES, SHORT
 
@@ -272,6 +273,7 @@ class Flags:
         "OP=N, OP=NAME or OP=FILE.cu, OP@C:768,OC:2304=N for calls of a shape; overrides --rungs; "
         "may be repeated",
     )
+    unconfined: bool | None = flag("--unconfined", confine.FLAG, False)
     fuse: str | None = flag(
         "--fuse",
         "several ops in one: auto (on a GPU, where that is measured to be faster) | none | all | "

@@ -48,6 +48,8 @@ python_display_short_literal_types = True
 html_theme = "furo"
 html_title = project
 html_static_path = ["static", str(MATHJAX)]
+if repository.BROWSER.exists():
+    html_static_path.append(str(repository.BROWSER))
 html_css_files = ["site.css"]
 html_js_files = [("menu.js", {"defer": "defer"})]
 html_search_scorer = str(FOLDER / "static" / "scorer.js")

@@ -22,6 +22,7 @@ from sphinx.builders.html import StandaloneHTMLBuilder
 from sphinx.transforms import SphinxTransform
 
 ROOT = Path(__file__).resolve().parents[2]
+BROWSER = ROOT / "build" / "browser" / "static"  # what `make site` builds for the page "try it"
 _ANCHOR = re.compile(r'<a id="([\w-]+)">')
 
 
@@ -136,6 +137,9 @@ def _add_explorer(app: Sphinx, page: str, *_: Any) -> None:
     if page.startswith("doc/explore/"):
         app.add_js_file("explore.js", loading_method="defer")
         app.add_js_file(f"{Path(page).name}.js", loading_method="defer")
+    if page == "doc/try" and BROWSER.exists():
+        app.add_js_file("explore.js", loading_method="defer")
+        app.add_js_file("try/page.js", type="module")
 
 
 class Cells(IPython3Lexer):

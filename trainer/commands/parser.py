@@ -70,6 +70,7 @@ def _before(parser: Parser, path: str, later: Collection[str]) -> dict[str, Any]
     except LadderError as error:
         raise LadderError(f"--config {path}: {str(error).removeprefix(f'{path}: ')}") from None
     del before["config"]
+    before["unconfined"] = None  # only who sits here says so
     return before
 
 
@@ -103,7 +104,7 @@ def build_parser(
     title, groups = "", {}
     for f in dataclasses.fields(Flags):
         title = f.metadata.get("group", title)
-        if names is None or f.name in names:
+        if names is None or f.name in names or (f.name == "unconfined" and "rung" in names):
             if title not in groups:
                 groups[title] = parser.add_argument_group(title)
             groups[title].add_argument(

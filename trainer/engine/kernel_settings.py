@@ -29,6 +29,7 @@ class KernelSettings:
     from_file what this file names, by the keys of trainer/engine/rung_map.py: the rung of an op, or
               of an op at some shapes; empty where `rungs` names a set
     rung      the same of other rungs: an id, a name, or the path of a `.cu` file
+    unconfined  such a file may do on the emulator all that the user may
     fuse      for every fusion: yes or no, or auto: where it follows from the rungs, or is faster
     tf32      rungs may multiply float32 factors as TF32; without effect in 16 bits
     """
@@ -37,6 +38,7 @@ class KernelSettings:
     rungs: str
     from_file: Mapping[str, str]
     rung: Mapping[str, str]
+    unconfined: bool
     fuse: Mapping[Fusion, Wanted]
     deterministic: bool
     tf32: bool
@@ -80,6 +82,7 @@ def resolve_kernels(flags: Flags, choice: DeviceChoice) -> KernelSettings:
         rungs=rungs,
         from_file={} if rungs in RUNG_SETS else _read_file(rungs),
         rung=dict(flags.rung or {}),
+        unconfined=flags.value("unconfined"),
         fuse=_fuse(flags, choice.dtype),
         deterministic=flags.value("deterministic"),
         tf32=flags.value("tf32"),

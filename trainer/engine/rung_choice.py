@@ -16,6 +16,7 @@ import numpy as np
 from rich.console import Console
 from rich.progress import track
 
+from ladder.core.common import confine
 from ladder.core.common.errors import LadderError
 from ladder.core.contract.device import Device
 from ladder.core.contract.device_code import code_identity
@@ -344,4 +345,6 @@ def _refuse(op: str, rung: Rung, settings: KernelSettings, device: Device, real:
             "choose another rung"
         )
     if rung.is_own_file:
-        sandbox.require(op, rung, settings.choice.device)
+        why = "a run cannot confine it" if device.kind == "emulated" else ""
+        unconfined = confine.admit(rung.file, settings.unconfined, why)
+        sandbox.require(op, rung, settings.choice.device, unconfined)

@@ -20,11 +20,13 @@ from ladder.core.commands.options import (
     add_device_options,
     add_format,
     add_reference,
+    add_unconfined,
     console,
     dtype_of,
     matching,
     own_op,
     shape_of,
+    unconfined,
 )
 from ladder.core.common.errors import LadderError
 from ladder.core.contract.device import Device
@@ -44,6 +46,7 @@ def add_to(commands: Commands) -> None:
     parser.add_argument("op", help="an op, or a layer; with --reference, a .cu file of your own")
     parser.add_argument("rung", nargs="?", help=f"{RUNG_HELP}; default: all")
     add_reference(parser)
+    add_unconfined(parser)
     add_device_options(parser)
     group = parser.add_argument_group("how closely it looks")
     group.add_argument(
@@ -185,7 +188,8 @@ def _check_ladder(
     dtypes, name = options.dtype, options.reference or ladder.op.name
     shapes = [shape_of(ladder, options)] if options.shape else None
     if options.rung is not None and options.rung.endswith(".cu"):
-        given = dtypes, shapes, options.seconds
+        rights = unconfined(options, ladder.find(options.rung))
+        given = dtypes, shapes, options.seconds, rights
         if options.coverage:
             yield sandbox.cover(name, options.rung, *given)
         else:

@@ -26,7 +26,7 @@ from ladder.core.commands.options import (
 )
 from ladder.core.common import machine_code
 from ladder.core.common.errors import CompileError, LadderError
-from ladder.core.contract.ladder import Ladder, ladders
+from ladder.core.contract.ladder import Ladder, find_rung, ladders
 from ladder.core.contract.launch_plan import Launch, LaunchPlan
 from ladder.core.contract.op import DTYPES
 from ladder.core.contract.rung_file import Rung
@@ -69,12 +69,12 @@ def compile_rungs(options: argparse.Namespace) -> int:
     if options.all == (options.op is not None):
         raise LadderError("say what to compile: an op, a layer, or --all")
     chosen = list(ladders().values()) if options.all else matching(options.op)
-    failed = False
+    failed, which = False, options.rung
     for arch in options.arch.split(","):
         jobs = [
             (f"{ladder.op.name} {rung.label}, {target.real.name}", rung, target, plan)
             for ladder in chosen
-            for rung in ([ladder.rung(options.rung)] if options.rung else ladder.rungs)
+            for rung in ([find_rung(ladder.op.name, which)] if which else ladder.rungs)
             if rung.path is not None
             for target, plan in _plans(ladder, rung, arch, options)
         ]

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
+from ladder.core.common import confine
 from ladder.core.common.command_line import Parser
 from ladder.core.common.errors import LadderError
 from ladder.core.contract.ladder import Ladder, find, find_rung, ladders
@@ -80,6 +81,17 @@ def own_op(options: argparse.Namespace, files: Sequence[str]) -> Ladder:
     if options.reference.suffix != ".py":
         raise LadderError(f"--reference {options.reference}: name a Python file, ref.py")
     return load(options.reference)
+
+
+def add_unconfined(parser: Parser) -> None:
+    """--unconfined of a command that runs a file on the emulator; `unconfined` reads it."""
+    parser.add_argument("--unconfined", action="store_true", help=confine.FLAG)
+
+
+def unconfined(options: argparse.Namespace, rung: Rung) -> bool:
+    """Whether a user's own kernel runs unconfined on the emulator, which crashes on a GPU are
+    looked into on, too. Raises LadderError as `confine.admit`."""
+    return rung.is_own_file and confine.admit(rung.file, options.unconfined)
 
 
 def add_device_options(parser: Parser) -> None:

@@ -12,9 +12,11 @@ from ladder.core.commands.options import (
     add_device_options,
     add_format,
     add_reference,
+    add_unconfined,
     matching,
     own_op,
     shape_of,
+    unconfined,
 )
 from ladder.core.common.errors import LadderError
 from ladder.core.common.install import install
@@ -41,6 +43,7 @@ def add_to(commands: Commands) -> None:
     parser.epilog = HOW
     parser.add_argument("op", nargs="*", help="ops or layers; with --reference, .cu files")
     add_reference(parser)
+    add_unconfined(parser)
     add_device_options(parser)
     group = parser.add_argument_group("what is timed")
     group.add_argument("--all", action="store_true", help="every op")
@@ -111,7 +114,9 @@ def bench_ladders(options: argparse.Namespace) -> int:
                     f"--save without a name keeps the repository's own rungs, not {rung.path}; "
                     "name a file: --save mine.json"
                 )
-            sandbox.require(options.reference or chosen[0].op.name, rung, options.device)
+            rights = unconfined(options, rung)
+            name = options.reference or chosen[0].op.name
+            sandbox.require(name, rung, options.device, rights)
     if options.define:
         rungs = _variants(rungs, options.define, options.save)
     roofs, problems = bench.Roofs(device), []

@@ -11,10 +11,12 @@ from ladder.core.commands.options import (
     add_call_options,
     add_format,
     add_op_and_rung,
+    add_unconfined,
     console,
     dtype_of,
     op_and_rung,
     shape_of,
+    unconfined,
 )
 from ladder.core.common.errors import LadderError
 from ladder.core.contract.op import format_dims
@@ -28,6 +30,7 @@ from ladder.core.verify import sandbox
 def add_to(commands: Commands) -> None:
     parser = commands.add("trace", trace_rung)
     add_op_and_rung(parser)
+    add_unconfined(parser)
     add_call_options(parser)
     parser.add_argument(
         "--warp", type=int, default=32, choices=(32, 64), help="lanes of a warp; default 32"
@@ -39,6 +42,7 @@ def add_to(commands: Commands) -> None:
 
     parser = commands.add("ncu", how_to_profile)
     add_op_and_rung(parser)
+    add_unconfined(parser)
     add_call_options(parser)
     parser.add_argument("--arch", default="sm_90a", help="of the GPU; default sm_90a")
 
@@ -46,11 +50,15 @@ def add_to(commands: Commands) -> None:
 def trace_rung(options: argparse.Namespace) -> int:
     """Memory accesses, line by line, counted by the emulator."""
     ladder, rung = op_and_rung(options)
+    rights = unconfined(options, rung)
     if rung.is_own_file:
-        sandbox.require(options.op, rung, "emulated")
+        sandbox.require(options.op, rung, "emulated", rights)
     dims = shape_of(ladder, options) if options.shape else source_code.small_shape(ladder.op)
     dtype = dtype_of(ladder, rung, options, Emulated(warp=options.warp).target)
-    report = trace.trace(ladder, rung, dtype, dims, options.warp)
+    if rung.is_own_file:
+        report = sandbox.trace(options.op, rung.file, dtype, dims, rights, warp=options.warp)
+    else:
+        report = trace.trace(ladder, rung, dtype, dims, options.warp)
     title = f"{options.op} {rung.label}, {format_dims(dims)}, {dtype}"
     output = Output(options)
     output.remark(title)
@@ -71,15 +79,21 @@ def trace_rung(options: argparse.Namespace) -> int:
 def how_to_profile(options: argparse.Namespace) -> int:
     """How to profile a rung with Nsight Compute, and what it should count; needs no GPU."""
     ladder, rung = op_and_rung(options)
+    rights = unconfined(options, rung)
     if rung.is_own_file:
-        sandbox.require(options.op, rung, "emulated")
+        sandbox.require(options.op, rung, "emulated", rights)
     target_of = functools.partial(compiler.typical_target, options.arch)
     dtype = dtype_of(ladder, rung, options, target_of)
     large = shape_of(ladder, options)
     small = large if options.shape else source_code.small_shape(ladder.op)
     counted = machine.kernels(ladder, rung, dtype, small, options.arch)
     timed = machine.kernels(ladder, rung, dtype, large, options.arch)
-    counts = ncu.count(ladder, rung, dtype, small, counted[0].multiprocessors)
+    sms = counted[0].multiprocessors
+    if rung.is_own_file:
+        given = options.op, rung.file, dtype, small, rights
+        counts = sandbox.trace(*given, multiprocessors=sms).lines
+    else:
+        counts = ncu.count(ladder, rung, dtype, small, sms)
     predicted = [list(ncu.predictions(kernel, counts)) for kernel in counted]
     metrics = list(dict.fromkeys(p.metric for values in predicted for p in values))
     call = options.op, options.rung, dtype

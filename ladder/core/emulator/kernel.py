@@ -18,7 +18,7 @@ from ladder.core.contract.device import aligned_empty
 from ladder.core.contract.launch_plan import Launch
 from ladder.core.contract.peers import Peers, by_value
 from ladder.core.emulator import source
-from ladder.core.emulator.locate import MISSING, Locator, tool
+from ladder.core.emulator.locate import MISSING, Locator
 from ladder.core.emulator.report import Access, LineCount, Problem, Report, Site
 from ladder.core.emulator.structures import (
     ACCESSES,
@@ -34,7 +34,7 @@ from ladder.core.emulator.structures import (
     CSite,
     CWhere,
 )
-from ladder.core.emulator.toolchain import runtime
+from ladder.core.emulator.toolchain import line_tool, runtime
 
 MOST_PARAMETERS = 128
 PARAMETER_KINDS = {b"p": "a pointer", b"f": "floating point", b"i": "an integer", b"s": "a struct"}
@@ -286,7 +286,7 @@ class EmulatedKernel:
         who = _who(problem.place)
         where = f"{file}:{line}" if line else f"{file} ({self.name})"
         message = f"{where}: {self._say(kind, problem, who, other, buffers)}"
-        if not line and not tool():
+        if not line and not line_tool():
             message += f" ({MISSING})"
         block, thread = _triple(problem.place.block), _triple(problem.place.thread)
         return Problem(kind, message, self.name, file, line, block, thread, other)

@@ -1,8 +1,5 @@
 """From the address of an instruction to the source line that it was compiled from."""
 
-import functools
-import shutil
-import subprocess
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -10,16 +7,9 @@ from ladder.core.common.errors import LadderError
 from ladder.core.common.files import read_text
 from ladder.core.contract.rung_file import MOST_BYTES
 from ladder.core.emulator.source import without_comments
-from ladder.core.emulator.toolchain import INCLUDE
+from ladder.core.emulator.toolchain import INCLUDE, line_tool, name_lines
 
-TOOLS = ("addr2line", "llvm-addr2line")
 MISSING = "source lines need addr2line: install binutils or llvm"
-
-
-@functools.cache
-def tool() -> str | None:
-    """The program that reads the debug information of a library; None if there is none."""
-    return next((path for name in TOOLS if (path := shutil.which(name))), None)
 
 
 class Locator:
@@ -45,19 +35,17 @@ class Locator:
         """
         wanted = sorted(set(addresses))
         new = [address for address in wanted if address not in self._known]
-        if new and (program := tool()):
-            frames = self._ask(program, new)
+        if new and line_tool():
+            frames = self._ask(new)
             self._known.update(zip(new, map(self._choose, frames), strict=True))
         return {address: self._known.get(address, (self.source, 0)) for address in wanted}
 
-    def _ask(self, program: str, addresses: list[int]) -> list[list[tuple[str, int]]]:
+    def _ask(self, addresses: list[int]) -> list[list[tuple[str, int]]]:
         """The frames of each address, innermost first."""
         # A return address is behind the call; one byte less is in it.
         text = "".join(f"{address - 1:#x}\n" for address in addresses)
-        command = [program, "-a", "-i", "-e", str(self.library)]
-        done = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
         frames: list[list[tuple[str, int]]] = []
-        for line in done.stdout.splitlines():
+        for line in name_lines(str(self.library), text).splitlines():
             if line.startswith("0x"):
                 frames.append([])
                 continue

@@ -1,4 +1,4 @@
-"""The C++ compiler that builds kernels and the runtime, and the two ways of calling it."""
+"""The programs that the emulator calls: the C++ compiler, in two ways, and what names lines."""
 
 import functools
 import importlib.util
@@ -14,12 +14,14 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from ladder.core.common import cache
+from ladder.core.common import cache, confine
 from ladder.core.common.errors import CompileError, LadderError
 from ladder.core.common.files import NO_SPACE
 from ladder.core.common.install import install
 
 HERE = Path(__file__).parent
+ZIG_FOLDERS = ("ZIG_GLOBAL_CACHE_DIR", "ZIG_LOCAL_CACHE_DIR")
+LINE_TOOLS = ("addr2line", "llvm-addr2line")
 INCLUDE = HERE / "include"
 
 REMEDY = f"install g++ or clang, or {install('emulator')}"
@@ -103,7 +105,7 @@ class Compiler:
         which it may print a hundred lines.
         """
         command = [*self.command, *arguments, "-o", str(target)]
-        done = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
+        done = run(command, text or "", target.parent)
         if done.returncode:
             if any(os.strerror(number) in done.stderr for number in NO_SPACE):
                 raise LadderError(
@@ -112,6 +114,15 @@ class Compiler:
                 )
             raise CompileError(done.stderr)
         return done.stderr
+
+
+def run(command: list[str], text: str, *folders: Path) -> subprocess.CompletedProcess[str]:
+    """Run a program, which may write to some folders where this is the helper of a confined
+    process, with `text` as its standard input."""
+    before = confine.for_tool(*folders)
+    return subprocess.run(
+        command, input=text, capture_output=True, text=True, check=False, preexec_fn=before
+    )
 
 
 @functools.cache
@@ -134,10 +145,17 @@ def find_compiler() -> Compiler:
         # Unlike other compilers, zig checks for overflow unless it optimises, leaves assertions
         # out if it does, and uses instructions that other processors than this one do not have.
         flags = ("-fno-sanitize=undefined", "-UNDEBUG", "-mcpu=baseline")
+        for variable in ZIG_FOLDERS:
+            os.environ.setdefault(variable, str(cache.directory() / "zig"))
         return _describe((sys.executable, "-m", "ziglang", "c++", *flags))
     raise LadderError(
         f"emulated kernels are compiled by a C++ compiler, and there is none; {REMEDY}"
     )
+
+
+def scratch() -> list[str]:
+    """The folders that a compiler writes to, beside the one for temporary files."""
+    return [os.environ[variable] for variable in ZIG_FOLDERS if variable in os.environ]
 
 
 def _describe(command: tuple[str, ...]) -> Compiler:
@@ -193,6 +211,7 @@ def _header_bytes() -> bytes:
     return b"".join(path.read_bytes() for path in sorted(INCLUDE.rglob("*")) if path.is_file())
 
 
+@confine.by_helper
 def build_kernel(text: str, macros: list[str], counting: bool, zeros: bool = False) -> Path:
     """The shared library of a kernel whose C++ text is `text`, with 0 in variables without a value
     if `zeros`; beside it, unless it counts, the compiler's warnings in the file LOG."""
@@ -223,3 +242,16 @@ def build_kernel(text: str, macros: list[str], counting: bool, zeros: bool = Fal
 
     entry = cache.cached("emulated", key, build)
     return entry / "kernel.so"
+
+
+@functools.cache
+def line_tool() -> str | None:
+    """The program that reads the debug information of a library; None if there is none."""
+    return next((path for name in LINE_TOOLS if (path := shutil.which(name))), None)
+
+
+@confine.by_helper
+def name_lines(library: str, addresses: str) -> str:
+    """What the line tool says of addresses in a library, one in a line: the file and line of each
+    frame, innermost first, below the address."""
+    return run([str(line_tool()), "-a", "-i", "-e", library], addresses).stdout

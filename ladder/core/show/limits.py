@@ -209,6 +209,7 @@ MEASURES: dict[str, Callable[[Run, str], Costs]] = {
 LESSONS = {  # what most kernels that break a limit have to learn
     "sectors": "Coalesce: neighbouring lanes take neighbouring elements; load each only once.",
     "requests": "Load and store vectors: fewer accesses, each as wide as it can be.",
+    "sectors per block": "Share the work: more blocks, and each takes less.",
     "requests per warp": "Share the work: all blocks and warps take their part.",
     "wavefronts": "Whole warps work, and few of them in each step; registers take none.",
     "barriers": "A barrier is for what one warp writes and another reads; leave out others.",

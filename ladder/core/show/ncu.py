@@ -19,6 +19,7 @@ from ladder.core.emulator.emulated import Emulated
 from ladder.core.emulator.report import LineCount
 from ladder.core.show import trace
 from ladder.core.show.machine import Kernel
+from ladder.core.verify.inputs import run_on
 
 # Metrics that the emulator counts: in which memory, of which accesses, and what of them.
 COUNTS = {
@@ -58,7 +59,7 @@ class Advice(NamedTuple):
 def count(ladder: Ladder, rung: Rung, dtype: str, dims: Dims, sms: int) -> list[LineCount]:
     """The accesses of a rung on an emulated GPU with so many SMs."""
     device = Emulated(counting=True, multiprocessors=sms)
-    trace.run_on(device, ladder, rung, dtype, dims)
+    run_on(device, ladder, rung, dtype, dims)
     return list(device.report().lines)
 
 

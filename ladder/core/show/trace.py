@@ -11,19 +11,17 @@ are moved for nothing. The counts need no GPU, and do not depend on one.
 from pathlib import Path
 from typing import Literal
 
-import numpy as np
 from rich.table import Table
 from rich.text import Text
 
 from ladder.core.common.errors import LadderError
-from ladder.core.contract.binding import bind
 from ladder.core.contract.ladder import Ladder
-from ladder.core.contract.op import DTYPES, Dims, resolve_dtype
+from ladder.core.contract.op import Dims
 from ladder.core.contract.rung_file import Rung
 from ladder.core.emulator.emulated import Emulated
 from ladder.core.emulator.report import Access, LineCount, Report
 from ladder.core.show import source_code
-from ladder.core.verify.inputs import make_inputs, scalars
+from ladder.core.verify.inputs import run_on
 
 
 def trace(
@@ -45,22 +43,6 @@ def trace(
     device = Emulated(warp=warp, counting=True, trace=keep)
     run_on(device, ladder, rung, dtype, dims or source_code.small_shape(ladder.op))
     return device.report()
-
-
-def run_on(device: Emulated, ladder: Ladder, rung: Rung, dtype: str, dims: Dims) -> None:
-    """Run a rung once on random inputs, which are always the same."""
-    op, real = ladder.op, DTYPES[dtype]
-    inputs = make_inputs(op, dims, real, np.random.default_rng(0))
-    arrays: dict[str, np.ndarray | None] = {}
-    for arg in op.args:
-        if arg.name in op.unmeasured:
-            arrays[arg.name] = None
-            continue
-        array = device.empty(arg.resolve_shape(dims), resolve_dtype(arg.dtype, real))
-        array[...] = inputs.get(arg.name, 0)
-        arrays[arg.name] = array
-    bind(op, rung, device, real, dims, arrays, scalars(op))()
-    device.synchronize()
 
 
 def own_lines(report: Report, rung: Rung) -> list[LineCount]:

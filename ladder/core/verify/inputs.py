@@ -1,12 +1,16 @@
-"""Random inputs for an op, as checks and measurements use them."""
+"""Random inputs for an op, as checks and measurements use them, and one run on them."""
 
 import math
 from collections.abc import Mapping
 
 import numpy as np
 
+from ladder.core.contract.binding import bind
 from ladder.core.contract.expressions import evaluate_whole
-from ladder.core.contract.op import Case, Dims, Op, distinct, resolve_dtype
+from ladder.core.contract.ladder import Ladder
+from ladder.core.contract.op import DTYPES, Case, Dims, Op, distinct, resolve_dtype
+from ladder.core.contract.rung_file import Rung
+from ladder.core.emulator.emulated import Emulated
 
 Arrays = Mapping[str, np.ndarray]
 
@@ -53,3 +57,19 @@ def starts(op: Op, dims: Dims, case: str = NORMAL) -> dict[str, int]:
 def case_of(op: Op, case: str) -> Case:
     """A case of an op by its name; without settings of its own for the normal one."""
     return Case() if case == NORMAL else op.cases[case]
+
+
+def run_on(device: Emulated, ladder: Ladder, rung: Rung, dtype: str, dims: Dims) -> None:
+    """Run a rung once on random inputs, which are always the same."""
+    op, real = ladder.op, DTYPES[dtype]
+    inputs = make_inputs(op, dims, real, np.random.default_rng(0))
+    arrays: dict[str, np.ndarray | None] = {}
+    for arg in op.args:
+        if arg.name in op.unmeasured:
+            arrays[arg.name] = None
+            continue
+        array = device.empty(arg.resolve_shape(dims), resolve_dtype(arg.dtype, real))
+        array[...] = inputs.get(arg.name, 0)
+        arrays[arg.name] = array
+    bind(op, rung, device, real, dims, arrays, scalars(op))()
+    device.synchronize()

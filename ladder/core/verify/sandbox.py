@@ -7,35 +7,42 @@
 A kernel that is still being written may loop forever or access an illegal address. After an illegal
 access, a process cannot use the GPU any more. So the kernel runs in a child process with a time
 limit, and a crash of the child becomes a message here. A second child then looks for the line that
-did it, on the emulator, which watches every access. The child is `python -m
-ladder.core.verify.sandbox`: it reads one JSON request from its standard input, and writes one JSON
-answer to a file.
+did it, on the emulator, which watches every access. The child (child.py) reads one JSON request
+from its standard input, and writes lines of JSON to a file, of which the last one is its answer.
+
+On the emulator the child is confined, where this machine can (ladder/core/common/confine.py).
 """
 
 import dataclasses
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
+from ladder.core.common import confine
 from ladder.core.common.errors import LadderError
-from ladder.core.common.files import atomic_write
+from ladder.core.common.files import read_text
 from ladder.core.common.install import ROOT
 from ladder.core.contract.device import Device
+from ladder.core.contract.device_code import included
 from ladder.core.contract.ladder import PACKAGE, Ladder
 from ladder.core.contract.op import Dims
-from ladder.core.contract.rung_file import Rung
+from ladder.core.contract.rung_file import MOST_BYTES, Rung
 from ladder.core.device.open import open_device
 from ladder.core.emulator.coverage import Spot
 from ladder.core.emulator.emulated import Emulated
+from ladder.core.emulator.report import Access, LineCount
+from ladder.core.emulator.report import Report as Seen
 from ladder.core.verify.check import Outcome, Report
 from ladder.core.verify.check import check as check_here
+from ladder.core.verify.inputs import run_on
 from ladder.core.verify.reference_file import open_ladder
 from ladder.core.verify.tolerance import INDENT
 from ladder.core.verify.variants import watching
@@ -44,7 +51,11 @@ SECONDS = 120.0  # time limit of a check
 # A check launches a kernel at several shapes, and in several orders of its threads. One launch of
 # the emulator that takes a sixth of the check's time, and 10 s, does not leave enough for the rest.
 LAUNCHES, LEAST_SECONDS = 6, 10.0
-PROGRESS = ".progress"  # after the name of the answer's file
+HEADERS = (".h", ".cuh", ".hpp", ".hh", ".hxx", ".inl", ".inc", ".cu", ".cpp", ".cc")
+START = (  # not python -m, which finds modules in the current folder, and it may be a stranger's
+    "import sys; sys.path = [path for path in sys.path if path]; "
+    f"from {ROOT}ladder.core.verify.child import main; main()"
+)
 
 
 def check(
@@ -54,8 +65,10 @@ def check(
     dtypes: Sequence[str] | None = None,
     shapes: Sequence[Dims] | None = None,
     seconds: float = SECONDS,
+    unconfined: bool = False,
 ) -> Report:
-    """Check a kernel, given by its path or its source text, in a child process.
+    """Check a kernel, given by its path or its source text, in a child process; `unconfined` also
+    on the emulator, where this machine could confine it.
 
     op  an op's name, or the path of a reference file (reference_file.py), which runs here, too
 
@@ -63,7 +76,7 @@ def check(
     Raises LadderError where it does not compile, or its header or arguments do not fit.
     """
     with as_file(kernel) as path:
-        return _report(_answer("check", seconds, op, path, device, dtypes, shapes))
+        return _answer("check", seconds, op, path, device, dtypes, shapes, unconfined)[0]
 
 
 def cover(
@@ -72,12 +85,45 @@ def cover(
     dtypes: Sequence[str] | None = None,
     shapes: Sequence[Dims] | None = None,
     seconds: float = SECONDS,
+    unconfined: bool = False,
 ) -> tuple[Report, list[Spot]]:
     """Check a kernel on the emulator, in a child process, as `check` does; and how often its
     branches and loops ran, if it ended."""
-    answer = _answer("cover", seconds, op, path, Emulated.kind, dtypes, shapes)
-    spots = [Spot(**spot) for spot in answer.pop("spots", ())]
-    return _report(answer), spots
+    return _answer("cover", seconds, op, path, Emulated.kind, dtypes, shapes, unconfined)
+
+
+def trace(
+    op: str,
+    path: str | Path,
+    dtype: str,
+    dims: Dims,
+    unconfined: bool = False,
+    **settings: int,
+) -> Seen:
+    """The memory accesses of a kernel in one run on the emulator with some `settings` of
+    `Emulated`, in a child process. Raises LadderError where it does what it must not."""
+    request = {"op": op, "own_op": False, "path": str(path), "device": Emulated.kind}
+    request |= {"unconfined": unconfined, "dtype": dtype, "dims": dict(dims), "settings": settings}
+    try:
+        answer = in_child("trace", request, SECONDS)
+    except ChildDied as death:
+        raise LadderError(str(death)) from None
+    with _distrusted():
+        accesses: list[dict[str, Any]] = [
+            {name: tuple(v) if isinstance(v, list) else v for name, v in access.items()}
+            for access in answer["accesses"]
+        ]
+        lines = [LineCount(**line) for line in answer["lines"]]
+        return Seen(lines, accesses=[Access(**access) for access in accesses])
+
+
+@contextmanager
+def _distrusted() -> Iterator[None]:
+    """Reads an answer: a kernel may have written it. Raises LadderError where it is none."""
+    try:
+        yield
+    except (KeyError, TypeError, AttributeError):
+        raise LadderError("the kernel's process has answered what it cannot have found") from None
 
 
 def _answer(
@@ -88,15 +134,16 @@ def _answer(
     device: str,
     dtypes: Sequence[str] | None,
     shapes: Sequence[Dims] | None,
-) -> dict[str, Any]:
+    unconfined: bool,
+) -> tuple[Report, list[Spot]]:
     """What a child says of a kernel; a report that failed, if the child dies of it."""
     ladder = open_ladder(op)
     rung = ladder.find(path)
-    request: dict[str, Any] = {"op": str(op), "path": str(path), "device": device}
-    request |= {"own_op": isinstance(op, Path)}
+    request = {"op": str(op), "own_op": isinstance(op, Path), "path": str(path), "device": device}
+    request |= {"unconfined": unconfined}
     request |= {"dtypes": dtypes, "shapes": shapes and [dict(dims) for dims in shapes]}
     try:
-        return in_child(task, request, seconds)
+        return _read(in_child(task, request, seconds))
     except ChildDied as death:
         if death.progress and _launch_limit(seconds) < seconds:
             return _as_far_as_it_came(rung, death.progress, seconds)
@@ -104,20 +151,23 @@ def _answer(
         if seen := _watch(request, seconds):  # line, thread and cause: what a reader needs first
             detail = INDENT.join([seen.detail, f"process: {death}"])
             outcome = dataclasses.replace(seen, status="fault", detail=detail)
-        report = Report(ladder.op.name, rung.label, device, (outcome,))
-        return dataclasses.asdict(report)
+        return Report(ladder.op.name, rung.label, device, (outcome,)), []
 
 
-def _as_far_as_it_came(rung: Rung, progress: Mapping[str, Any], seconds: float) -> dict[str, Any]:
+def _as_far_as_it_came(
+    rung: Rung, progress: dict[str, Any], seconds: float
+) -> tuple[Report, list[Spot]]:
     """The report of a child whose time was over, though none of its launches took too long."""
-    report = dict(progress)
-    coming, done = report.pop("next"), report["outcomes"]
+    with _distrusted():
+        coming = Outcome(**progress.pop("next"))
+    report, _ = _read(progress)
     detail = (
         f"{rung.file.name} was stopped after {seconds:g} s, the time of the whole check. It is "
         f"slow rather than endless: each launch ended within its limit, {_launch_limit(seconds):g} "
-        f"s, and {len(done)} shapes and cases are done; --seconds gives more time"
+        f"s, and {len(report.outcomes)} shapes and cases are done; --seconds gives more time"
     )
-    return {**report, "outcomes": [*done, {**coming, "status": "fault", "detail": detail}]}
+    last = dataclasses.replace(coming, status="fault", detail=detail)
+    return dataclasses.replace(report, outcomes=(*report.outcomes, last)), []
 
 
 def _launch_limit(seconds: float) -> float:
@@ -131,22 +181,24 @@ def _watch(request: Mapping[str, Any], seconds: float) -> Outcome | None:
     named = request["device"]  # "emulated:64" remains what it is
     device = named if named.startswith(Emulated.kind) else Emulated.kind
     try:
-        report = _report(in_child("watch", {**request, "device": device}, seconds))
+        report, _ = _read(in_child("watch", {**request, "device": device}, seconds))
     except (ChildDied, LadderError):
         return None
     return report.failures[0] if report.failures else None
 
 
-def _report(answer: dict[str, Any]) -> Report:
-    outcomes = tuple(Outcome(**outcome) for outcome in answer.pop("outcomes"))
-    warnings, given_up = (tuple(answer.pop(name)) for name in ("warnings", "given_up"))
-    return Report(**answer, outcomes=outcomes, warnings=warnings, given_up=given_up)
+def _read(answer: dict[str, Any]) -> tuple[Report, list[Spot]]:
+    with _distrusted():
+        spots = [Spot(**spot) for spot in answer.pop("spots", ())]
+        outcomes = tuple(Outcome(**outcome) for outcome in answer.pop("outcomes"))
+        warnings, given_up = (tuple(answer.pop(name)) for name in ("warnings", "given_up"))
+        report = Report(**answer, outcomes=outcomes, warnings=warnings, given_up=given_up)
+        return report, spots
 
 
-def require(op: str | Path, rung: Rung, device: str) -> None:
-    """Raise LadderError unless a user's own kernel passes `check`. Called before it runs in this
-    process."""
-    report = check(op, rung.file, device)
+def require(op: str | Path, rung: Rung, device: str, unconfined: bool = False) -> None:
+    """Raise LadderError unless a user's own kernel passes `check`. Called before it is used."""
+    report = check(op, rung.file, device, unconfined=unconfined)
     if not report.passed:
         raise LadderError(str(report))
 
@@ -169,7 +221,7 @@ class ChildDied(Exception):
     progress  where its time was over on the emulator, the report so far, with what came `next`
     """
 
-    def __init__(self, message: str, progress: Mapping[str, Any] | None = None):
+    def __init__(self, message: str, progress: dict[str, Any] | None = None):
         super().__init__(message)
         self.progress = progress
 
@@ -179,41 +231,82 @@ def in_child(task: str, request: Mapping[str, Any], seconds: float) -> dict[str,
 
     Raises LadderError for one that the task raised, ChildDied where no answer came.
     """
-    name = Path(request["path"]).name
-    with tempfile.TemporaryDirectory(prefix="kernel-ladder-") as folder:
-        answer = Path(folder) / "answer.json"
-        environment = {**os.environ, "PYTHONPATH": _python_path()}
-        module = f"{ROOT}ladder.core.verify.sandbox"
+    path = Path(request["path"])
+    emulated = request["device"].startswith(Emulated.kind)
+    confined = emulated and not request["unconfined"] and not confine.lacking()
+    temporary = tempfile.TemporaryFile
+    with (
+        tempfile.TemporaryDirectory(prefix="kernel-ladder-") as scratch,
+        temporary() as stdin,
+        temporary() as answer,
+        temporary() as stdout,
+        temporary() as stderr,
+    ):
+        stdin.write(json.dumps(request).encode())
+        stdin.seek(0)
+        alive, held = os.pipe()  # `held` is closed when the child ends
+        words = [task, str(answer.fileno()), str(seconds)]
+        words += [scratch, *_needed_files(path)] if confined else []
+        words += [request["op"]] if confined and request["own_op"] else []
+        environment = {
+            name: value
+            for name, value in os.environ.items()
+            if not confined or confine.VARIABLES.fullmatch(name)
+        }
         child = subprocess.Popen(
-            [sys.executable, "-m", module, task, answer, str(seconds)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=environment,
-            start_new_session=True,  # so that the compiler that it starts ends with it
+            [sys.executable, "-c", START, *words],
+            stdin=stdin,
+            stdout=stdout,
+            stderr=stderr,
+            env={**environment, "PYTHONPATH": _python_path()},
+            pass_fds=[answer.fileno(), held],
+            start_new_session=True,  # so that what it starts ends with it
         )
         try:
-            stdout, stderr = child.communicate(json.dumps(request).encode(), seconds)
-        except subprocess.TimeoutExpired:
-            so_far = Path(f"{answer}{PROGRESS}")
-            raise ChildDied(
-                f"{name} was stopped after {seconds:g} s: a loop that does not end, or threads "
-                "that wait for each other; 'python -m ladder check' takes --seconds for more time",
-                json.loads(so_far.read_text(encoding="utf-8")) if so_far.exists() else None,
-            ) from None
+            os.close(held)
+            ended = bool(select.select([alive], [], [], seconds)[0])
+            with suppress(subprocess.TimeoutExpired):
+                child.wait(10 if ended else 0)  # it may have closed `held`
+            ended = child.returncode is not None
         finally:
-            if child.poll() is None:
+            os.close(alive)
+            with suppress(ProcessLookupError):  # its helper, and what that has started
                 os.killpg(child.pid, signal.SIGKILL)
-                child.communicate()
-        print(stdout.decode(errors="replace"), end="")  # what the kernel printed
-        if not answer.exists():
-            raise ChildDied(
-                _cause_of_death(name, child.returncode, stderr.decode(errors="replace"))
-            )
-        result: dict[str, Any] = json.loads(answer.read_text(encoding="utf-8"))
+            child.wait()
+        result, said = _last(answer), _text(stderr)
+        print(_text(stdout) if ended else "", end="")  # what the kernel printed
+    if not ended:
+        raise ChildDied(
+            f"{path.name} was stopped after {seconds:g} s: a loop that does not end, or threads "
+            "that wait for each other; 'python -m ladder check' takes --seconds for more time",
+            result,
+        )
+    if result is None or "next" in result:
+        raise ChildDied(_cause_of_death(path.name, child.returncode, said))
     if "error" in result:
         raise LadderError(result["error"])
     return result
+
+
+def _needed_files(path: Path) -> list[str]:
+    """A kernel's file, and what it includes that has the name of a header: no more is read for it,
+    whatever else it names."""
+    headers = included(read_text(path, MOST_BYTES), path.parent)
+    return [str(path), *(str(p) for p in headers if os.path.realpath(p).endswith(HEADERS))]
+
+
+def _last(answer: BinaryIO) -> dict[str, Any] | None:
+    """The last whole line of an answer, where a process has written what it should."""
+    answer.seek(0)
+    with suppress(ValueError):
+        found = json.loads(answer.read().rpartition(b"\n")[0].rpartition(b"\n")[2])
+        return found if isinstance(found, dict) else None
+    return None
+
+
+def _text(file: BinaryIO) -> str:
+    file.seek(0)
+    return file.read().decode(errors="replace")
 
 
 def _cause_of_death(name: str, status: int, stderr: str) -> str:
@@ -254,8 +347,7 @@ def _check(request: Mapping[str, Any]) -> dict[str, Any]:
 
     def announce(coming: Outcome, report: Report) -> None:
         progress = {**dataclasses.asdict(report), "next": dataclasses.asdict(coming)}
-        with atomic_write(f"{request['answer']}{PROGRESS}") as file:
-            file.write(json.dumps(progress).encode())
+        request["say"](progress)
 
     return _check_on(device, request, announce=announce)
 
@@ -282,19 +374,11 @@ def _check_covering(request: Mapping[str, Any]) -> dict[str, Any]:
     return {**answer, "spots": [dataclasses.asdict(spot) for spot in spots]}
 
 
-TASKS = {"check": _check, "watch": _check_watching, "cover": _check_covering}
+def _trace(request: Mapping[str, Any]) -> dict[str, Any]:
+    device = Emulated(counting=True, **request["settings"])
+    ladder, rung = _asked(request)
+    run_on(device, ladder, rung, request["dtype"], request["dims"])
+    return dataclasses.asdict(device.report())
 
 
-def _main(task: str, answer: str, seconds: str) -> None:
-    signal.setitimer(signal.ITIMER_REAL, float(seconds) + 5)  # in case the parent is gone by then
-    try:
-        known = {"seconds": float(seconds), "answer": answer}
-        result = TASKS[task]({**json.load(sys.stdin), **known})
-    except LadderError as error:
-        result = {"error": str(error)}
-    with atomic_write(answer) as file:
-        file.write(json.dumps(result).encode())
-
-
-if __name__ == "__main__":
-    _main(*sys.argv[1:])
+TASKS = {"check": _check, "watch": _check_watching, "cover": _check_covering, "trace": _trace}

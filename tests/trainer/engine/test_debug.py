@@ -83,6 +83,7 @@ def test_a_kernel_that_faults_after_some_steps_is_named_with_the_checkpoint(tmp_
     mine.write_text(source.replace("    out[i] =", FAULT))
     assert mine.read_text() != source
     settings = {"device": "emulated", "rung": {"gelu.forward": str(mine)}, "lr": 0.05, "keep": 1}
+    settings["unconfined"] = True
     with pytest.raises(DeviceFault) as told:
         run(tmp_path, steps=200, checkpoint_every=1, debug_sync=debug_sync, **settings)
     directory = tmp_path / "run"

@@ -36,7 +36,8 @@ EMULATED, GPU = Pretended("emulated", "emulated"), Pretended("cuda", "sm_90a")
 
 
 def choose(device, before=None, /, **settings):
-    wanted = resolved_kernels(device.kind, **{"rungs": "reference", "dtype": "fp32", **settings})
+    given = {"rungs": "reference", "dtype": "fp32", "unconfined": True, **settings}
+    wanted = resolved_kernels(device.kind, **given)
     calls = [Call(op, (), {"N": 4, "C": 8}, {}, "") for op in OPS]
     return rung_choice.choose(calls, wanted, device, before)
 
@@ -46,7 +47,7 @@ def mine(tmp_path, monkeypatch):
     """A kernel of the user's that is right; the check itself is tested with the ladder."""
     path = tmp_path / "mine.cu"
     path.write_text(find("layernorm.forward").rung(1).path.read_text())
-    monkeypatch.setattr(rung_choice.sandbox, "require", lambda op, path, device: None)
+    monkeypatch.setattr(rung_choice.sandbox, "require", lambda op, rung, device, _: None)
     return path
 
 
@@ -67,17 +68,21 @@ def test_one_rung_is_swapped_by_number_or_by_file(mine):
 
 
 def test_a_users_kernel_is_checked_first_and_refused_if_wrong(mine, monkeypatch):
-    def require(op, path, device):
-        raise LadderError(f"{op}: {path.name} is wrong on {device}")
+    def require(op, rung, device, _):
+        raise LadderError(f"{op}: {rung.name} is wrong on {device}")
 
     monkeypatch.setattr(rung_choice.sandbox, "require", require)
     with pytest.raises(LadderError, match=r"layernorm\.forward: mine\.cu is wrong on emulated"):
         choose(EMULATED, rung={"layernorm.forward": str(mine)})
     with pytest.raises(LadderError, match=r"wrong on cuda:1$"):
         choose(GPU, rung={"layernorm.forward": str(mine)}, device="cuda:1", rungs="naive")
-    choose(
-        EMULATED, rung={"layernorm.forward": "1"}
-    )  # the repository's own are checked by the tests
+    # The repository's own are checked by the tests.
+    choose(EMULATED, rung={"layernorm.forward": "1"}, unconfined=False)
+
+
+def test_a_users_kernel_runs_with_all_rights_on_the_emulator_only_if_the_user_says_so(mine):
+    with pytest.raises(LadderError, match=r"mine\.cu would run with all your.* add --unconfined"):
+        choose(EMULATED, rung={"layernorm.forward": str(mine)}, unconfined=False)
 
 
 @pytest.mark.parametrize("allowed", [{}, {"deterministic": True}, {"tf32": True}], ids=str)
@@ -319,7 +324,7 @@ def test_a_checkpoint_runs_no_code_that_the_user_does_not_name(mine, monkeypatch
     with pytest.raises(LadderError, match=f"the checkpoint names a kernel file .*{flag}"):
         choose(EMULATED, before)
     monkeypatch.undo()
-    monkeypatch.setattr(rung_choice.sandbox, "require", lambda op, path, device: None)
+    monkeypatch.setattr(rung_choice.sandbox, "require", lambda op, rung, device, _: None)
     again = choose(EMULATED, before, rung={"layernorm.forward": str(mine)})
     assert again["layernorm.forward"].rung.path == mine
     assert again["gelu.forward"].reason == "as before"

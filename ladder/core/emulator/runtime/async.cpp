@@ -9,8 +9,6 @@
 
 using namespace emulator;
 
-#define CALLER __builtin_return_address(0)
-
 static constexpr int ROW = 128;    // bytes of a row of a tile
 static constexpr int PIECE = 16;   // bytes that the swizzle keeps together
 

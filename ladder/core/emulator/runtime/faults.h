@@ -17,7 +17,7 @@ class FaultGuard {
 
   private:
     void *stack_;  // signal handlers get a stack of their own: the fault may be in a fiber's stack
-#ifndef __APPLE__  // which has no timer for one thread: a launch has no time limit there
+#ifdef __linux__  // elsewhere there is no timer for one thread
     timer_t timer_;
 #endif
 };

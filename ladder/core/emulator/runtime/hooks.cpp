@@ -12,8 +12,6 @@
 
 using namespace emulator;
 
-#define CALLER __builtin_return_address(0)
-
 static void record(const void *address, size_t bytes, Access access, const void *pc) {
     if (this_worker) this_worker->record(address, (int)bytes, access, pc);
 }
@@ -34,6 +32,7 @@ static void record_aligned(const void *address, size_t bytes, Access access, con
     record(address, bytes, access, pc);
 }
 
+#ifndef __wasm__  // which gcc does not compile for
 // What gcc knows of an index that it has found to be past its array.
 struct IndexedArray {
     const char *file;
@@ -57,15 +56,16 @@ static bool runs_on(const IndexedArray &at) {
     return i >= 3 && text.compare(i - 3, 3, "[0]") == 0;
 }
 
-extern "C" {
-EMULATOR_EXPORT void __ubsan_handle_out_of_bounds(const IndexedArray *at, uintptr_t index) {
+extern "C" EMULATOR_EXPORT void __ubsan_handle_out_of_bounds(const IndexedArray *at, uintptr_t index) {
     if (!this_worker || runs_on(*at)) return;
     int unused = 64 - (1 << (at->index->info >> 1));
     long long value = at->index->info & 1 ? (long long)(index << unused) >> unused : (long long)index;
     this_worker->refuse(OUT_OF_BOUNDS, CALLER, "index %lld is outside of an array %s", value,
                         at->array->name);
 }
+#endif
 
+extern "C" {
 #define HOOK(NAME, RECORD, BYTES, ACCESS)                                                       \
     EMULATOR_EXPORT void NAME(void *address) { RECORD(address, BYTES, ACCESS, CALLER); }
 #define HOOKS(BYTES)                                                                            \

@@ -10,8 +10,6 @@
 
 using namespace emulator;
 
-#define CALLER __builtin_return_address(0)
-
 static constexpr size_t MOST_STATIC = 48 << 10;  // bytes of shared memory that are not dynamic
 
 template <class T>

@@ -51,6 +51,9 @@ extern "C" EMULATOR_EXPORT Launch *emulator_launch(void (*kernel)(void **), void
     if (options->count) launch->memory = std::make_unique<MemoryModel>(*launch, blocks);
 
     unsigned workers = std::min<unsigned>(options->count ? 1 : options->workers, clusters);
+#ifdef __wasm__  // one worker, and no threads
+    work(launch.get());
+#else
     std::vector<std::thread> others;
     for (unsigned i = 1; i < workers; i++) {
         try {
@@ -61,6 +64,7 @@ extern "C" EMULATOR_EXPORT Launch *emulator_launch(void (*kernel)(void **), void
     }
     work(launch.get());
     for (std::thread &other : others) other.join();
+#endif
 
     Result &result = launch->result;
     result = {};

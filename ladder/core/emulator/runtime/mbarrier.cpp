@@ -7,8 +7,6 @@
 
 using namespace emulator;
 
-#define CALLER __builtin_return_address(0)
-
 static constexpr int MOST_COUNT = (1 << 20) - 1;  // of the threads and bytes of a phase
 
 std::string Worker::name_of(const SharedPlace &place) const {

@@ -10,8 +10,6 @@
 
 using namespace emulator;
 
-#define CALLER __builtin_return_address(0)
-
 static constexpr size_t MOST_PIECE = 16;  // bytes that a thread copies at once
 
 void Worker::start(const CountedCopy &copy) {

@@ -53,6 +53,9 @@ void Worker::abandon() {
 // An access to memory, in counting mode.
 void Worker::record(const void *address, int bytes, Access access, const void *pc) {
     if (!launch->memory) return;
+#ifdef __wasm__  // there are no signals
+    if (emulator_expired(*launch)) launch->expired = true;
+#endif
     if (launch->expired) {
         fail(TIME_LIMIT, pc, "%s", "");
         abandon();

@@ -13,6 +13,16 @@
 #include "memory.h"
 #include "results.h"
 
+// Where the kernel has called a function of the runtime. WebAssembly has no return addresses: there
+// the kernel itself says where it is before each call. Nor has it signals that tell of the time.
+#ifdef __wasm__
+extern "C" uintptr_t emulator_pc;
+extern "C" bool emulator_expired(const struct Launch &launch);
+#define CALLER ((const void *)emulator_pc)
+#else
+#define CALLER __builtin_return_address(0)
+#endif
+
 enum class State : uint8_t { fresh, ready, at_warp, at_barrier, polling, done };
 
 // Tasks that a thread has started and not yet waited for, in groups, the oldest first.

@@ -15,8 +15,6 @@
 
 using namespace emulator;
 
-#define CALLER __builtin_return_address(0)
-
 static constexpr unsigned ATOM = 1024;   // bytes of 8 rows, in which the swizzle repeats
 static constexpr unsigned SWIZZLE_128 = 1;
 

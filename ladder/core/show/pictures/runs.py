@@ -12,7 +12,8 @@ from ladder.core.contract.rung_file import Rung
 from ladder.core.emulator.emulated import Emulated, KernelError
 from ladder.core.emulator.report import Report
 from ladder.core.show.source_code import parse_shape
-from ladder.core.show.trace import run_on, trace
+from ladder.core.show.trace import trace
+from ladder.core.verify.inputs import run_on
 
 ALL = 1 << 20  # requests of a line that are kept in full
 

@@ -50,7 +50,7 @@ int describe(void (*)(Parameters...), Parameter *out) {
 
 }  // namespace emulator
 
-#if defined(EMULATOR_COUNT) && defined(__clang__)
+#if defined(EMULATOR_COUNT) && defined(__clang__) && !defined(__wasm__)
 // Where gcc announces the copy of a structure, clang calls memcpy: this one, which announces it.
 extern "C" EMULATOR_EXPORT void *emulator_copy(
     void *to, const void *from, size_t bytes, const void *pc);

@@ -1,0 +1,108 @@
+// Checks a kernel as `python -m ladder check` does: at several shapes, with the threads in several
+// orders, against the float64 reference, whose results and tolerances the build of the site wrote.
+import { CompileError, type Headers, type Library, compile } from "./compile";
+import { type Case, type Exercise, equal } from "./exercise";
+import { HeaderError, plan, readHeader } from "./header";
+import { judge } from "./limits";
+import { COUNTS, Machine } from "./machine";
+import type { Access, Problem, Site } from "./report";
+import { Run, type Seen, Wrong } from "./run";
+import { prepare } from "./source";
+
+export interface Verdict {
+  status: "passed" | "failed" | "refused";
+  message: string;
+  problems: Problem[];
+  notes: string[]; // on limits
+  sites: Site[]; // of the case whose accesses are shown
+  accesses: Access[];
+  label: string; // of that case
+}
+export interface Emulator {
+  runtime: WebAssembly.Module;
+  address: number; // of emulator_pc
+  headers: Headers;
+  includes: Record<string, string>; // ladder/include
+}
+
+const ORDERS = [
+  { seed: 0, early: false }, // in order: what it names comes first
+  { seed: 4, early: true },
+];
+const ALL = 1 << 20; // requests that are kept
+
+export async function check(
+  exercise: Exercise,
+  source: string,
+  emulator: Emulator,
+  tell: (text: string) => void = () => {},
+): Promise<Verdict> {
+  const nothing = { problems: [], notes: [], sites: [], accesses: [], label: "" };
+  const verdict = { ...nothing, status: "failed", message: "" } as Verdict;
+  const deterministic = !(readHeader(source).Deterministic?.[0] ?? "yes").startsWith("no");
+  const libraries = new Map<string, Library>();
+  let counted: Seen | undefined;
+  let ran = 0;
+  try {
+    const { text, kernels } = prepare(exercise.file, source, emulator.includes);
+    for (const [index, one] of exercise.cases.entries()) {
+      const planned = plan(source, { ...one.dims, ...exercise.device });
+      if (planned.refusal) {
+        verdict.message = `it refuses every shape: ${planned.refusal}`;
+        continue;
+      }
+      const constants = planned.macros.join(", ");
+      let library = libraries.get(constants);
+      if (!library) {
+        tell(`compiling${constants && ` with ${constants}`}`);
+        const macros = ["REAL_FLOAT32=1", "WARP_SIZE=32", ...planned.macros];
+        const names = kernels.map(({ name }) => name);
+        library = await compile(text, names, macros, emulator.headers, emulator.address);
+        libraries.set(constants, library);
+      }
+      tell(`running: ${one.label}`);
+      const module = await WebAssembly.compile(library.module as BufferSource);
+      const runs: Seen[] = [];
+      for (const order of ORDERS) {
+        const machine = new Machine(emulator.runtime, module, library.linked);
+        const run = new Run(machine, library, exercise, source, kernels, one);
+        const trace = index === exercise.limits.case && order === ORDERS[0] ? ALL : 1;
+        runs.push(await run.take(planned, { ...order, trace }));
+        if (deterministic) sameBits(one, runs);
+      }
+      ran++;
+      if (index === exercise.limits.case)
+        Object.assign(verdict, { ...shown((counted = runs[0]!)), label: one.label });
+    }
+  } catch (error) {
+    const known = error instanceof Wrong || error instanceof CompileError || error instanceof HeaderError;
+    if (!known) throw error;
+    return { ...verdict, message: error.message, problems: error instanceof Wrong ? error.problems : [] };
+  }
+  if (!ran) return { ...verdict, status: "refused" };
+  const [broken, kept] = judge(exercise, verdict.sites, counted?.accesses ?? []);
+  if (broken.length) return { ...verdict, message: broken[0]!, notes: [...broken.slice(1), ...kept] };
+  return { ...verdict, status: "passed", message: `right at ${ran} shapes and kinds of input`, notes: kept };
+}
+
+function sameBits(one: Case, runs: Seen[]): void {
+  one.expected.forEach(({ name }, i) => {
+    if (equal(runs[0]!.results[i]!, runs.at(-1)!.results[i]!)) return;
+    const remedy = "a kernel that may do so says 'Deterministic: no' in its header";
+    throw new Wrong(`two runs on the same input differ in ${name} [${one.label}]; ${remedy}`);
+  });
+}
+
+const keyOf = ({ line, buffer, space, kind, bytes }: Site) => [line, buffer, space, kind, bytes].join();
+
+/** For each line, buffer and kind: the sum, as Record.lines in kernel.py has it, and the first request. */
+function shown(seen: Seen): Pick<Verdict, "sites" | "accesses"> {
+  const sites = new Map<string, Site>();
+  for (const site of seen.sites.filter(({ requests }) => requests)) {
+    const known = sites.get(keyOf(site));
+    if (!known) sites.set(keyOf(site), { ...site });
+    else for (const count of COUNTS) known[count] += site[count];
+  }
+  const firsts = new Map([...seen.accesses].reverse().map((access) => [keyOf(access.site), access]));
+  return { sites: [...sites.values()].sort((a, b) => a.line - b.line), accesses: [...firsts.values()] };
+}

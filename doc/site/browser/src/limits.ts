@@ -1,0 +1,58 @@
+// The limits of a puzzle: the measures of ladder/core/show/limits.py that the puzzles use.
+import type { Exercise } from "./exercise";
+import type { Access, Site } from "./report";
+
+const LESSONS: Record<string, string> = {
+  sectors: "Coalesce: neighbouring lanes take neighbouring elements; load each only once.",
+  "requests per warp": "Share the work: all blocks and warps take their part.",
+  wavefronts: "Whole warps work, and few of them in each step; registers take none.",
+  atomics: "Reduce first: add up in registers or shared memory, and do few atomics at the end.",
+};
+
+type Measure = (sites: Site[], accesses: Access[]) => number;
+
+const total =
+  (count: (site: Site) => number): Measure =>
+  (sites) =>
+    sites.reduce((sum, site) => sum + count(site), 0);
+
+const MEASURES: Record<string, Measure> = {
+  sectors: total(({ sectors }) => sectors),
+  requests: total(({ requests }) => requests),
+  wavefronts: total(({ wavefronts }) => wavefronts),
+  "extra wavefronts": total((site) => site.wavefronts - site.ideal_wavefronts),
+  atomics: total(({ kind, lanes }) => (kind === "atomic" ? lanes : 0)),
+  "requests per warp": (_, accesses) => {
+    const warps = new Map<string, number>();
+    for (const { site, block, warp } of accesses) {
+      const key = `${block} ${warp}`;
+      if (site.space === "global") warps.set(key, (warps.get(key) ?? 0) + 1);
+    }
+    return Math.max(0, ...warps.values());
+  },
+};
+
+/** A sentence on each limit, in two lists: those that the kernel breaks, and those that it keeps. */
+export function judge({ limits, cases }: Exercise, sites: Site[], accesses: Access[]): [string[], string[]] {
+  const broken: string[] = [];
+  const kept: string[] = [];
+  for (const [bound, named] of [
+    ["many", limits.at_most],
+    ["few", limits.at_least],
+  ] as const)
+    for (const [name, limit] of Object.entries(named)) {
+      const [what, array] = name.split(" of ") as [string, string?];
+      const measure = MEASURES[what];
+      if (!measure) throw new Error(`nothing counts ${what}`);
+      const counts = ({ buffer }: Site) => !array || buffer === array;
+      const count = measure(
+        sites.filter(counts),
+        accesses.filter(({ site }) => counts(site)),
+      );
+      const text = `${name}: ${count} at ${cases[limits.case]!.label}; the limit is ${limit}`;
+      const why = `The result is right, but the kernel takes too ${bound} ${text}. ${LESSONS[what] ?? ""}`;
+      if (bound === "many" ? count > limit : count < limit) broken.push(why.trim());
+      else kept.push(text);
+    }
+  return [broken, kept];
+}

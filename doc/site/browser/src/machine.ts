@@ -1,0 +1,183 @@
+// The emulated GPU: the runtime and a kernel, two WebAssembly modules in one memory. A launch that
+// traps leaves the memory in no state to go on with, so each run has a machine of its own.
+import { wanted } from "./wasm";
+
+export interface Place {
+  pc: number;
+  block: number[];
+  thread: number[];
+  access: number;
+}
+/** A piece of memory: the name of an array in shared memory, or "" and the number of an argument. */
+interface Where {
+  shared: string;
+  argument: number;
+  bytes: number;
+}
+export interface RawProblem extends Where {
+  kind: number;
+  place: Place;
+  other: Place;
+  offset: number;
+  text: string;
+}
+export const COUNTS = [
+  "requests",
+  "lanes",
+  "sectors",
+  "ideal_sectors",
+  "wavefronts",
+  "ideal_wavefronts",
+] as const;
+export type Counts = Record<(typeof COUNTS)[number], number>;
+export interface RawSite extends Where, Counts {
+  pc: number;
+  access: number;
+}
+export interface RawRequest {
+  site: number;
+  warp: number;
+  block: number[];
+  lanes: number[];
+  offsets: number[];
+}
+export interface RawResult {
+  problems: RawProblem[];
+  sites: RawSite[];
+  requests: RawRequest[];
+}
+
+export interface Geometry {
+  kernel: string;
+  grid: number[];
+  block: number[];
+  shared: number;
+}
+export interface Order {
+  warp: number;
+  seed: number;
+  early: boolean;
+  trace: number;
+  seconds: number;
+}
+/** An array in the machine's memory, or a number and its type. */
+export type Argument =
+  { address: number; bytes: number; elementBytes: number } | { value: number; type: "int" | "float" };
+
+type Exports = Record<string, any>;
+
+/** What the two modules ask of the system: a clock, and nothing else that ever happens. */
+function system(memory: () => WebAssembly.Memory) {
+  const nothing = () => 0;
+  return new Proxy({} as Record<string, unknown>, {
+    get: (_, name) =>
+      name === "clock_time_get"
+        ? (_id: number, _precision: bigint, to: number) => {
+            const now = BigInt(Math.round(performance.now() * 1e6));
+            new DataView(memory().buffer).setBigUint64(to, now, true);
+            return 0;
+          }
+        : nothing,
+  });
+}
+
+export class Machine {
+  private readonly runtime: Exports;
+  private readonly kernel: Exports;
+  private constants = { address: 0, bytes: 0 };
+
+  constructor(runtime: WebAssembly.Module, kernel: WebAssembly.Module, bytes: Uint8Array) {
+    const wasi = system(() => this.memory);
+    this.runtime = new WebAssembly.Instance(runtime, { wasi_snapshot_preview1: wasi } as any).exports;
+    this.runtime._initialize();
+    this.kernel = this.load(kernel, wanted(bytes));
+  }
+
+  get memory(): WebAssembly.Memory {
+    return this.runtime.memory;
+  }
+
+  private get table(): WebAssembly.Table {
+    return this.runtime.__indirect_function_table;
+  }
+
+  private load(kernel: WebAssembly.Module, needs: { memory: number; table: number }): Exports {
+    const { runtime } = this;
+    const constant = (value: number, mutable = false) =>
+      new WebAssembly.Global({ value: "i32", mutable }, value);
+    const memoryBase = this.allocate(needs.memory);
+    this.constants = { address: memoryBase, bytes: needs.memory };
+    const tableBase = this.table.grow(needs.table);
+    const late: [string, WebAssembly.Global, boolean][] = [];
+    const imports: Record<string, Record<string, any>> = {};
+    for (const { module, name, kind } of WebAssembly.Module.imports(kernel)) {
+      let value;
+      if (module.startsWith("GOT.")) {
+        value = constant(0, true);
+        late.push([name, value, module === "GOT.func"]);
+      } else if (name === "__memory_base") value = constant(memoryBase);
+      else if (name === "__table_base") value = constant(tableBase);
+      else if (kind === "function" && !(name in runtime))
+        value = () => {
+          throw new Error(`the emulator has no function ${name}`);
+        };
+      else value = runtime[name];
+      (imports[module] ??= {})[name] = value;
+    }
+    const { exports } = new WebAssembly.Instance(kernel, imports as WebAssembly.Imports);
+    for (const [name, place, isFunction] of late) {
+      if (!(name in exports) && !(name in runtime)) continue; // weak, and there is none: 0
+      const found = (name in exports ? exports : runtime)[name] as any;
+      if (isFunction) place.value = this.pointer(found);
+      else place.value = found.value + (name in exports ? memoryBase : 0);
+    }
+    (exports.__wasm_apply_data_relocs as any)?.();
+    (exports.__wasm_call_ctors as any)?.();
+    return exports;
+  }
+
+  private pointer(called: Function): number {
+    const place = this.table.grow(1);
+    this.table.set(place, called);
+    return place;
+  }
+
+  allocate(bytes: number): number {
+    return this.runtime.allocate(Math.max(bytes, 1));
+  }
+
+  private write(numbers: number[]): number {
+    const address = this.allocate(4 * numbers.length);
+    new Int32Array(this.memory.buffer, address, numbers.length).set(numbers);
+    return address;
+  }
+
+  /** Runs the kernel; returns what was seen of it. Raises WebAssembly.RuntimeError for a trap. */
+  launch({ kernel, grid, block, shared }: Geometry, given: Argument[], order: Order): RawResult {
+    const values = given.flatMap((argument) => {
+      if ("address" in argument) return [1, argument.address, argument.bytes, argument.elementBytes];
+      const at = this.allocate(8);
+      const view = new DataView(this.memory.buffer);
+      if (argument.type === "float") view.setFloat32(at, argument.value, true);
+      else view.setInt32(at, argument.value, true);
+      return [0, at, 0, 0];
+    });
+    const { warp, seed, early, trace, seconds } = order;
+    const { address, bytes } = this.constants;
+    const device = [shared, warp, seed, Number(early), trace, seconds, address, bytes];
+    const head = [...grid, ...block, ...device, given.length];
+    const call = this.pointer(this.kernel[`emulator_call_${kernel}`]);
+    this.runtime.launch(call, this.write([...head, ...values]));
+    return JSON.parse(this.text(this.runtime.result()));
+  }
+
+  /** Where the last call from the kernel was, of a launch that has trapped. */
+  where(): number {
+    return new DataView(this.memory.buffer).getInt32(this.runtime.emulator_pc.value, true);
+  }
+
+  private text(address: number): string {
+    const bytes = new Uint8Array(this.memory.buffer, address);
+    return new TextDecoder().decode(bytes.slice(0, bytes.indexOf(0)));
+  }
+}

@@ -1,0 +1,253 @@
+"""What the page "try it" runs in a browser: kernels, inputs, and what must come out of them.
+
+    python doc/site/exercises.py FOLDER
+
+writes a JSON file for each exercise: a rung or a puzzle with a few cases of the checker. Their
+inputs and expected outputs, with tolerances, are computed here by the float64 reference, since a
+browser has no NumPy. doc/site/browser/src/judge.ts reads the files.
+"""
+
+import ast
+import base64
+import hashlib
+import json
+import math
+import os
+import re
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import numpy as np
+from markdown_it import MarkdownIt
+
+from ladder.core.contract.ladder import Ladder, find
+from ladder.core.contract.op import Dims, Op, format_dims, resolve_dtype
+from ladder.core.contract.rung_file import Rung
+from ladder.core.emulator.emulated import Emulated
+from ladder.core.show.notebook import rung_of
+from ladder.core.verify.cases import cases
+from ladder.core.verify.check import what_to_run
+from ladder.core.verify.inputs import NORMAL, scalars, starts
+from ladder.core.verify.tolerance import Expected
+
+ROOT = Path(__file__).parents[2]
+REAL = np.dtype(np.float32)
+TARGET = Emulated().target(REAL)
+OPS = (  # whose rungs on the trunk become exercises, and up to which one
+    *(("start.add", "3"), ("start.sum", "5"), ("layernorm.forward", "8"), ("softmax.forward", "5")),
+    *(("gelu.forward", "4"), ("embedding.forward", "3"), ("matmul.forward", "4")),
+)
+MOST_BYTES, MOST_FLOPS = 140_000, 300_000  # of a case
+# A kernel is compiled anew for other constants: so many, each at so many shapes, or only one.
+MOST_CONSTANTS, SHAPES_EACH, MOST_SHAPES = 3, 2, 5
+PUZZLES = ROOT / "notebooks" / "12_puzzles.ipynb"
+
+
+@dataclass(frozen=True)
+class Exercise:
+    """A kernel to begin with, its contract and the limits that it must keep."""
+
+    id: str
+    group: str
+    title: str
+    ladder: Ladder
+    rung: Rung
+    limits: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    text: str = ""  # Markdown: what is asked for
+
+
+def exercises() -> Iterator[Exercise]:
+    """The rungs of OPS, in reading order."""
+    for name, last in OPS:
+        ladder = find(name)
+        for rung in ladder.rungs:
+            if rung.path is not None and not rung.track:
+                title = f"{name}, rung {rung.number}: {rung.idea}"
+                yield Exercise(f"{name}-{rung.number}", name, title, ladder, rung)
+            if rung.id == last:
+                break
+
+
+def chosen(op: Op, rung: Rung) -> list[tuple[Dims, str]]:
+    """Shapes that a page can carry, the largest first, and the op's cases there."""
+    derived = [
+        dims for dims, case in what_to_run(op, rung, Emulated(), REAL.name) if case == NORMAL
+    ]
+
+    def fitting(shapes: Sequence[Dims]) -> list[tuple[Dims, tuple[tuple[str, int], ...]]]:
+        plans = [(dims, rung.plan(dims, TARGET)) for dims in shapes if not _too_large(op, dims)]
+        return [(dims, tuple(plan.constants.items())) for dims, plan in plans if not plan.refusal]
+
+    own, telling = fitting(op.shapes), fitting(derived)
+    if _is_puzzle(op):  # its limits hold at one of its own shapes
+        fit = [*own, *telling]
+    else:  # one dimension taken for another shows where all differ
+        differ = sorted(own, key=lambda each: len(set(each[0].values())))[-1:]
+        fit = [*telling[:3], *differ, *telling[3:], *own]
+    each = MOST_SHAPES if len({key for _, key in fit}) == 1 else SHAPES_EACH
+    found: list[Dims] = []
+    used: Counter[tuple[tuple[str, int], ...]] = Counter()
+    for dims, key in fit:
+        known = key in used or len(used) < MOST_CONSTANTS
+        if known and used[key] < each and dims not in found:
+            used[key] += 1
+            found.append(dims)
+    found.sort(key=lambda dims: op.least_bytes(dims, REAL), reverse=True)
+    cases = [name for name, case in op.cases.items() if rung.accurate or not case.hard]
+    return [(dims, NORMAL) for dims in found] + [(found[0], name) for name in cases]
+
+
+def _is_puzzle(op: Op) -> bool:
+    return op.name.startswith("puzzle.")
+
+
+def _too_large(op: Op, dims: Dims) -> bool:
+    size = sum(4 * math.prod(arg.resolve_shape(dims)) for arg in op.args)
+    return size > MOST_BYTES or op.flops(dims) > MOST_FLOPS
+
+
+def content(exercise: Exercise) -> dict[str, Any]:
+    """The JSON of an exercise, as judge.ts has its type."""
+    op, rung = exercise.ladder.op, exercise.rung
+    written = []
+    counted = 0
+    for dims, case in chosen(op, rung):
+        for values, expected in cases(op, dims, REAL, case, 0):
+            label = format_dims(dims) + ("" if case == NORMAL else f", {case}")
+            written.append(_case(op, rung, dims, case, label, values, expected))
+            if _is_puzzle(op) and dims == next(iter(op.bench.values())):
+                counted = len(written) - 1
+    return {
+        "name": op.name,
+        "file": os.path.relpath(rung.file, ROOT) if rung.number else rung.file.name,
+        "source": rung.source,
+        "device": {
+            "warp": 32,
+            "multiprocessors": TARGET.multiprocessors,
+            "shared_bytes": TARGET.shared_bytes,
+            "vector": TARGET.vector,
+            "sizeof_real": 4,
+            "real": "float32",
+            "float32": "float32",
+            "float16": "float16",
+            "bfloat16": "bfloat16",
+        },
+        "outputs": [arg.name for arg in op.args if arg.role != "in"],
+        "optional": [arg.name for arg in op.args if arg.optional],
+        "cases": written,
+        "limits": {"case": counted, "at_most": {}, "at_least": {}, **exercise.limits},
+    }
+
+
+def _case(
+    op: Op,
+    rung: Rung,
+    dims: Dims,
+    case: str,
+    label: str,
+    values: Mapping[str, np.ndarray],
+    expected: Sequence[Expected],
+) -> dict[str, Any]:
+    start = starts(op, dims, case)
+    arrays = []
+    for arg in op.args:
+        if arg.role != "out" and arg.name not in values:
+            continue
+        array = {
+            "name": arg.name,
+            "type": resolve_dtype(arg.dtype, REAL).name,
+            "elements": math.prod(arg.resolve_shape(dims)),
+            "start": start.get(arg.name, 0),
+        }
+        arrays.append(array | ({"data": _text(values[arg.name])} if arg.name in values else {}))
+    numbers = scalars(op, case, dims)
+    return {
+        "label": label,
+        "dims": dict(dims),
+        "arrays": arrays,
+        "scalars": {
+            scalar.name: {
+                "type": "float" if np.dtype(scalar.dtype).kind == "f" else "int",
+                "value": numbers[scalar.name],
+            }
+            for scalar in op.scalars
+        },
+        "expected": [_expected(rung, output) for output in expected],
+    }
+
+
+def _expected(rung: Rung, output: Expected) -> dict[str, Any]:
+    if output.value.dtype.kind in "iu":
+        tolerance = {}
+    else:
+        allowed = output.allowed(rung.rounds, rung.tf32)
+        tolerance = {
+            "tolerance": _text(np.nextafter(allowed.astype(np.float32), np.float32(np.inf)))
+        }
+    others = [_text(other) for other in output.others]
+    return {"name": output.arg.name, "value": _text(output.value), "others": others} | tolerance
+
+
+def _text(array: np.ndarray) -> str:
+    return base64.b64encode(np.ascontiguousarray(array).tobytes()).decode()
+
+
+def puzzles() -> Iterator[Exercise]:
+    """The puzzles of the notebook, with the code and the limits that it begins with."""
+    title, texts = "", []
+    for cell in nbformat.read(PUZZLES, as_version=4).cells:
+        head, _, source = cell.source.partition("\n")
+        if cell.cell_type == "markdown":
+            if found := re.match(r"#+ (?:(Puzzle \d+ .*)|How a puzzle works)", head):
+                title, texts = found[1] or "An example", [source]
+            else:
+                texts.append(cell.source)
+        elif head.startswith("%%kernel "):
+            _, name, *limits = head.split(" ", 2)
+            number = found[1] if (found := re.match(r"Puzzle (\d+)", title)) else "0"
+            yield Exercise(
+                f"puzzle-{number}",
+                "Puzzles",
+                title,
+                find(name),
+                rung_of(name, source),
+                _limits(*limits),
+                "\n\n".join(texts),
+            )
+
+
+def _limits(text: str = "") -> dict[str, dict[str, float]]:
+    """Of a cell's first line: `at_most={"sectors of x": 64}, at_least={...}`."""
+    call = ast.parse(f"f({text})", mode="eval").body
+    assert isinstance(call, ast.Call)
+    return {word.arg: ast.literal_eval(word.value) for word in call.keywords if word.arg}
+
+
+def main() -> None:
+    folder = Path(sys.argv[1])
+    folder.mkdir(parents=True, exist_ok=True)
+    markdown = MarkdownIt("commonmark", {"html": True}).enable("table")
+    index = []
+    for exercise in [*exercises(), *puzzles()]:
+        made = content(exercise)
+        made["digest"] = hashlib.sha256(json.dumps(made).encode()).hexdigest()
+        file = folder / f"{exercise.id}.json"
+        # One that is there has its verdict already, which takes seconds.
+        if not file.exists() or json.loads(file.read_bytes())["digest"] != made["digest"]:
+            file.write_text(json.dumps(made), encoding="utf-8")
+        asked = re.sub(
+            r'(href="(?!https?:)[^"#]*)\.(?:md|ipynb)\b', r"\1.html", markdown.render(exercise.text)
+        )
+        index.append(
+            {"id": exercise.id, "group": exercise.group, "title": exercise.title, "text": asked}
+        )
+    (folder / "index.json").write_text(json.dumps(index), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
