@@ -119,27 +119,26 @@ def test_it_refuses_every_planted_bug_of_its_rungs(run):
 
 
 def test_it_grades_the_puzzles_as_the_notebook_does(run):
-    answers = read(ROOT / "tests" / "wrong_answers", ("refused",))
+    folder = ROOT / "tests" / "wrong_answers"
+    answers = [a for a in read(folder, ("refused", "accepted")) if a.group == "12_puzzles"]
     solutions = {title: notebook.solution(title) for title in {a.of for a in answers}}
-    known = {
-        json.loads(path.read_text(encoding="utf-8"))["source"]
-        .split("\n")[0]
-        .partition(": ")[2]: path
+    puzzles = {
+        json.loads(path.read_text(encoding="utf-8"))["source"].split("\n")[0]: path
         for path in BUILT.glob("exercises/puzzle-*.json")
     }
-    mine = [answer for answer in answers if answer.of in known]
-    right = sorted({answer.of for answer in mine})
-    content = [{"exercise": str(known[of]), "source": solutions[of]} for of in right]
-    content += [
-        {"exercise": str(known[answer.of]), "source": answer.apply(solutions[answer.of])}
-        for answer in mine
-    ]
+    known = {head.partition(": ")[2]: path for head, path in puzzles.items()}
+    given = [(of, "accepted", solution) for of, solution in sorted(solutions.items())]
+    given += [(answer.of, answer.kind, answer.apply(solutions[answer.of])) for answer in answers]
+    content = [{"exercise": str(known[of]), "source": text} for of, _, text in given]
     verdicts = run("check", content, BUILT)
-    print(f"{len(right)} solutions and {len(mine)} wrong answers")
-    for of, verdict in zip(right, verdicts, strict=False):
-        assert verdict["status"] == "passed", (of, verdict["message"])
-    for answer, verdict in zip(mine, verdicts[len(right) :], strict=True):
-        assert verdict["status"] == "failed", answer
+    print(f"{len(solutions)} solutions, {len(answers)} other answers")
+    told = {"accepted": "passed", "refused": "failed"}
+    differ = [
+        (of, kind, verdict["message"])
+        for (of, kind, _), verdict in zip(given, verdicts, strict=True)
+        if verdict["status"] != told[kind]
+    ]
+    assert differ == []
 
 
 def open_kernel(page, address, id):
