@@ -72,8 +72,7 @@ def table(op: str, link: Link, rungs: Sequence[str] = (), **which: str) -> str:
     reference, in_tf32 = best_peer(measurement), best_peer(measurement, tf32=True)
     against = f" | % of {reference.name}" if reference else ""
     joules = any(row.mj is not None for row in rows)
-    mixed = any(row.us >= MILLISECONDS for row in rows)  # then each time has its unit
-    time = "time" if mixed else "µs"
+    time = "µs (or ms)" if any(row.us >= MILLISECONDS for row in rows) else "µs"
     lines = [
         f"| rung | {time} | × parent | {unit(measurement)} | % of roof{against} |"
         + " mJ |" * joules,
@@ -89,7 +88,7 @@ def table(op: str, link: Link, rungs: Sequence[str] = (), **which: str) -> str:
                 name = f"{link(rung)} {row.name}{remarks(rung)}{row.since}"
         cells = [
             name,
-            duration(row.us, 2 if row.us < 100 else 1) + " µs" * (mixed and row.us < MILLISECONDS),
+            duration(row.us, 2 if row.us < 100 else 1),
             f"{row.gain:.2f}" if row.gain else "",
             rate(row.rate),
             percent(row.of_roof),
@@ -104,7 +103,7 @@ def table(op: str, link: Link, rungs: Sequence[str] = (), **which: str) -> str:
     shown = {row.rung for row in rows}
     parents = [ladder.predecessor(ladder.rung(row.rung)) for row in rows if row.rung and row.gain]
     if any(parent and parent.id not in shown for parent in parents):
-        note = f"× parent compares with a rung's parent, shown here or not. {note}"
+        note = f"× parent counts hidden parents. {note}"
     return "\n".join([*lines, "", note])
 
 
