@@ -42,13 +42,13 @@ def deliveries(reports: Sequence[Report], rungs: Sequence[Rung], flops: int, tit
     panels: list[tuple[str, np.ndarray, np.ndarray | None]] = [
         ("load instructions\nper multiply-add", np.array(loads) / warp_multiply_adds, None),
         (
-            "sectors from global\nmemory, per 4",
+            "sectors of global memory,\nper 4 multiply-adds",
             4 * np.array(sectors) / warp_multiply_adds,
             None,
         ),
-        ("clocks of L1\nper 4", 4 * np.array(looked_up) / warp_multiply_adds, None),
+        ("clocks of L1,\nper 4 multiply-adds", 4 * np.array(looked_up) / warp_multiply_adds, None),
         (
-            "clocks of shared\nmemory, per 4 (mark: 1)",
+            "clocks of shared memory,\nper 4 multiply-adds (mark: 1)",
             4 * np.array(wavefronts) / warp_multiply_adds,
             np.ones(len(rungs)),
         ),
