@@ -14,6 +14,7 @@ from ladder.core.contract.rung_file import Rung
 from ladder.core.emulator.report import SECTOR, LineCount, Report
 from ladder.core.show.trace import own_lines
 
+CACHE_LINE = 128  # bytes
 INK, BUSY = "#222222", "#1f77b4"
 SHARES = ("#9ecae1", "#fdae6b", "#a1d99b", "#bcbddc", "#d9d9d9", "#f7b6d2", "#dbdb8d", "#c49c94")
 _colours: dict[str, str] = {}  # of the arrays that `traffic` has drawn: one of SHARES each
@@ -27,27 +28,48 @@ def climb(reports: Sequence[Report], rungs: Sequence[Rung], least_bytes: int, ti
 
 def deliveries(reports: Sequence[Report], rungs: Sequence[Rung], flops: int, title: str) -> Figure:
     """What it takes to deliver the factors of the multiply-adds: 4 of them, each for a whole warp,
-    are the work of an SM in one clock."""
-    lines = [own_lines(report, rung) for report, rung in zip(reports, rungs, strict=True)]
+    are the work of an SM in one clock. The bias is no factor."""
+    lines = [
+        [line for line in own_lines(report, rung) if line.buffer != "bias"]
+        for report, rung in zip(reports, rungs, strict=True)
+    ]
     warp_multiply_adds = flops / 2 / 32
     loads = [sum(line.requests for line in own if line.kind == "read") for own in lines]
     sectors = [sum(line.sectors for line in own if line.kind == "read") for own in lines]
-    # A rung without shared memory gets no bar: its factors take clocks elsewhere, which are not 0.
+    looked_up = [_cache_lines(report, own) for report, own in zip(reports, lines, strict=True)]
+    # A rung without shared memory gets no bar there: its factors take clocks of L1 only.
     wavefronts = [sum(line.wavefronts for line in own) or math.nan for own in lines]
     panels: list[tuple[str, np.ndarray, np.ndarray | None]] = [
         ("load instructions\nper multiply-add", np.array(loads) / warp_multiply_adds, None),
         (
-            "sectors from global memory\nper 4 multiply-adds",
+            "sectors of global memory,\nper 4 multiply-adds",
             4 * np.array(sectors) / warp_multiply_adds,
             None,
         ),
+        ("clocks of L1,\nper 4 multiply-adds", 4 * np.array(looked_up) / warp_multiply_adds, None),
         (
-            "clocks of shared memory\nper 4 multiply-adds (mark: 1)",
+            "clocks of shared memory,\nper 4 multiply-adds (mark: 1)",
             4 * np.array(wavefronts) / warp_multiply_adds,
             np.ones(len(rungs)),
         ),
     ]
     return _beside(panels, rungs, title)
+
+
+def _cache_lines(report: Report, counts: Sequence[LineCount]) -> float:
+    """How many lines of the L1 cache the loads look up: of each source line, as many for a request
+    as those take, on average, that the report holds in full."""
+    total = 0.0
+    for count in counts:
+        if count.space == "global" and count.kind == "read":
+            seen = [
+                len({offset // CACHE_LINE for offset in access.offsets})
+                for access in report.accesses
+                if (access.line, access.buffer, access.kind)
+                == (count.line, count.buffer, count.kind)
+            ]
+            total += count.requests * sum(seen) / len(seen)
+    return total
 
 
 def traffic(reports: Sequence[Report], rungs: Sequence[Rung], title: str) -> Figure:

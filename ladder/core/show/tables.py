@@ -17,6 +17,9 @@ from ladder.core.measure.torch_baselines import BASELINES
 Link = Callable[[Rung], str]  # how a page refers to a rung's file
 
 
+MILLISECONDS = 10_000  # µs, from which on a time is shown in ms
+
+
 class NotMeasured(LadderError):
     """What is asked for exists, but no measurement of it is kept."""
 
@@ -69,8 +72,10 @@ def table(op: str, link: Link, rungs: Sequence[str] = (), **which: str) -> str:
     reference, in_tf32 = best_peer(measurement), best_peer(measurement, tf32=True)
     against = f" | % of {reference.name}" if reference else ""
     joules = any(row.mj is not None for row in rows)
+    time = "µs (or ms)" if any(row.us >= MILLISECONDS for row in rows) else "µs"
     lines = [
-        f"| rung | µs | × parent | {unit(measurement)} | % of roof{against} |{' mJ |' * joules}",
+        f"| rung | {time} | × parent | {unit(measurement)} | % of roof{against} |"
+        + " mJ |" * joules,
         "|---|--:|--:|--:|--:|" + "--:|" * ((reference is not None) + joules),
     ]
     for row in rows:
@@ -94,7 +99,12 @@ def table(op: str, link: Link, rungs: Sequence[str] = (), **which: str) -> str:
         if joules:
             cells.append("" if row.mj is None else f"{row.mj:,.4g}")
         lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join([*lines, "", caption(device, measurement)])
+    note = caption(device, measurement)
+    shown = {row.rung for row in rows}
+    parents = [ladder.predecessor(ladder.rung(row.rung)) for row in rows if row.rung and row.gain]
+    if any(parent and parent.id not in shown for parent in parents):
+        note = f"× parent counts hidden parents. {note}"
+    return "\n".join([*lines, "", note])
 
 
 def gain(op: str, before: Rung, after: Rung) -> str:
@@ -301,8 +311,8 @@ def machine(device: Mapping[str, Any]) -> str:
 
 
 def duration(us: float, digits: int = 1) -> str:
-    """Microseconds; from 10,000 on, milliseconds with their unit."""
-    return f"{us:,.{digits}f}" if us < 10_000 else f"{us / 1000:,.4g} ms"
+    """Microseconds; from MILLISECONDS on, milliseconds with their unit."""
+    return f"{us:,.{digits}f}" if us < MILLISECONDS else f"{us / 1000:,.4g} ms"
 
 
 def percent(share: float) -> str:
