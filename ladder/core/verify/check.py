@@ -31,7 +31,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +49,7 @@ from ladder.core.emulator.kernel import LAUNCH_LIMIT
 from ladder.core.verify.cases import cases
 from ladder.core.verify.guards import WRITES, Guarded, GuardedRows, guarded
 from ladder.core.verify.inputs import NORMAL, Arrays, make_inputs, scalars, starts
-from ladder.core.verify.patterns import UNWRITTEN
+from ladder.core.verify.patterns import EVERY, UNWRITTEN
 from ladder.core.verify.shapes import derive_shapes
 from ladder.core.verify.tolerance import INDENT, Expected
 from ladder.core.verify.variants import variants, watching
@@ -62,6 +62,7 @@ MOST_CASE_FLOPS = 2e7  # of one that is derived
 FEW_CASE_BYTES = 256 << 10  # of the one that a brief check takes, if there is one as small
 MOST_BYTES = 64 << 20  # of a shape on the GPU: the float64 reference takes a second or two
 CALLS_BEFORE = 10  # in the same storage, at the first shape
+LANES = 32  # of a warp; another size leaves some of them without an element
 NO_VALUE = "right while variables without a value hold no 0: one of them has a part in the result"
 NARROW = (
     "right with warps of 32, wrong with 64: write WARP_SIZE, and warp in header lines, instead of "
@@ -118,7 +119,7 @@ class Report:
         if self.failures:
             first = self.failures[0]
             where = f" at {first.label}" if first.dims else ""  # a child that died tells no shape
-            return f"{head}: FAILED{where}: {self._with_command(first)}"
+            return f"{head}: FAILED{where}: {self._with_command(self._by_size(first))}"
         if not self.passed:
             why = f": {self._reasons()}" if self.outcomes else ""
             return f"{head}: FAILED: it refuses every shape and dtype{why}"
@@ -139,6 +140,16 @@ class Report:
         if len(counts) == 1:
             return next(iter(counts))
         return ", ".join(f"{count}: {why}" for why, count in counts.most_common())
+
+    def _by_size(self, failure: Outcome) -> Outcome:
+        """The failure; if only sizes that fill whole warps are right, it says so."""
+        right = [o.dims for o in self.outcomes if (o.status, o.dtype) == ("passed", failure.dtype)]
+        for name, size in failure.dims.items():
+            if right and size % LANES and not any(dims[name] % LANES for dims in right):
+                fills = f"{name}={right[-1][name]}, which fills whole warps, wrong at {name}={size}"
+                cause = f"right at {fills}: look at the lanes past the end"
+                return replace(failure, detail=failure.detail.replace(EVERY, cause))
+        return failure
 
     def _with_command(self, failure: Outcome) -> str:
         """The failure's detail, with the command that shows it alone, before the tolerance."""

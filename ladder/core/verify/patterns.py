@@ -12,6 +12,7 @@ SAME = 1e-2  # relative: how far ratios may be apart that count as one factor
 WHOLE = 1e-4  # relative: how far a factor may be from a whole number that counts as one
 FACTOR_SHARE = 0.9  # of the wrong elements that one factor must explain
 UNWRITTEN = "no thread writes any element"  # what a cause begins with where the fill is left
+EVERY = "every element is wrong: the formula or an operand"
 PERIODS = (128, 64, 32, 16, 8, 4, 2)  # of tiles, lanes and vectors
 
 
@@ -150,7 +151,7 @@ def _whole(factor: float) -> bool:
 def _by_place(wrong: np.ndarray) -> str | None:
     """What the place of the wrong elements tells."""
     if wrong.all():
-        return None if wrong.size < 3 else "every element is wrong: the formula or an operand"
+        return None if wrong.size < 3 else EVERY
     rows, columns = _rows_and_columns(wrong)
     for hit, what in ((rows, "row"), (columns, "column")):
         if hit.size == 1 or not _is_tail(hit):

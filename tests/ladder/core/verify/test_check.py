@@ -15,6 +15,8 @@ from ladder.core.device.open import Cpu
 from ladder.core.emulator import emulated
 from ladder.core.verify.check import (
     MOST_BYTES,
+    Outcome,
+    Report,
     _variants,
     check,
     check_case,
@@ -22,6 +24,7 @@ from ladder.core.verify.check import (
     what_to_run,
 )
 from ladder.core.verify.inputs import make_inputs
+from ladder.core.verify.patterns import EVERY
 from ladder.core.verify.tolerance import expect
 from tests.mutants.changes import read
 
@@ -62,6 +65,15 @@ def test_a_planted_bug_is_caught(tmp_path, device, bug):
     report = check(ladder, rung, device, dtypes=[dtype], shapes=SHAPES)
     assert not report.passed
     assert report.failures[0].detail
+
+
+def test_a_kernel_that_is_right_where_warps_are_full_is_told_to_look_past_the_end():
+    full, tail, odd = ({"N": 3, "C": size} for size in (1024, 1, 33))
+    wrong = Outcome(tail, "float32", "normal", "failed", f"out[0] is 1\n    cause: {EVERY}")
+    right = [Outcome(dims, "float32", "normal", "passed") for dims in (full, odd)]
+    said = str(Report("op", "rung", "emulated", (right[0], wrong)))
+    assert "right at C=1024" in said and "lanes past the end" in said
+    assert EVERY in str(Report("op", "rung", "emulated", (*right, wrong)))
 
 
 @pytest.mark.emulator
