@@ -81,6 +81,13 @@ def test_check_of_a_wrong_kernel_of_yours_exits_with_1(tmp_path, capsys, device_
     assert "FAILED at N=3 C=5, float32: out[0, 0] is" in out
 
 
+def test_a_limit_that_cannot_be_judged_is_named(capsys):
+    assert main(["check", "start.add", "3", "--at-most", "requests"]) == 2
+    assert "'requests' is no limit; write e.g." in capsys.readouterr().err
+    assert main(["check", "start.add", "--at-least", "requests=2"]) == 2
+    assert "name it after the op" in capsys.readouterr().err
+
+
 @pytest.mark.slow
 def test_check_of_a_ladder_leaves_out_the_rungs_that_the_gpu_is_too_old_for(monkeypatch, capsys):
     class Turing(Cpu):

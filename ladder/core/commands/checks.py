@@ -22,6 +22,7 @@ from ladder.core.commands.options import (
     add_reference,
     add_unconfined,
     console,
+    dtype_of,
     matching,
     own_op,
     shape_of,
@@ -36,7 +37,7 @@ from ladder.core.device.open import device_findings, open_device
 from ladder.core.emulator.coverage import Spot
 from ladder.core.emulator.emulated import Emulated
 from ladder.core.measure.timing import compile_ahead
-from ladder.core.show import lint
+from ladder.core.show import limits, lint
 from ladder.core.verify import check, sandbox
 
 
@@ -66,6 +67,15 @@ def add_to(commands: Commands) -> None:
         choices=(32, 64),
         help="lanes of the emulator's warps; default 32, and for a rung 64 in one order of threads",
     )
+    for flag in ("--at-most", "--at-least"):
+        group.add_argument(
+            flag,
+            type=_limits,
+            default={},
+            metavar="COUNT=N,...",
+            help="limits of what a right kernel asks of memory, 'sectors of inp=256, atomics=8', "
+            "counted by the emulator at --shape, or at the op's own last shape",
+        )
     group.add_argument("-v", "--verbose", action="store_true", help="one line for each shape")
     forms = {
         "github": (findings.as_annotations, "text, and annotations of a workflow"),
@@ -91,6 +101,9 @@ def check_rungs(options: argparse.Namespace) -> int:
         if options.device != Emulated.kind:
             raise LadderError("--warp sets the emulator's width; add --device emulated")
         options.device = "emulated:64"
+    limited = options.at_most or options.at_least
+    if limited and options.rung is None and not options.reference:
+        raise LadderError("limits are for one kernel; name it after the op")
     failed, output = False, Output(options)
     own = next((name for name in (options.rung, options.op) if str(name).endswith(".cu")), "")
     pool = ThreadPoolExecutor(os.cpu_count())
@@ -102,6 +115,10 @@ def check_rungs(options: argparse.Namespace) -> int:
                 found = _as_json(report, spots)
                 found["file"] = own or str(ladder.rung(report.which or "0").path)
                 output.add(show, [found])
+                if report.passed and limited:
+                    kept, said = _judge(ladder, options)
+                    failed |= not kept
+                    output.remark("\n".join(said))
     except LadderError as error:
         if own and options.format in ("github", "sarif"):  # there, it shows at its line, too
             wrong = {"op": options.op, "file": own, "passed": False, "text": str(error)}
@@ -112,6 +129,14 @@ def check_rungs(options: argparse.Namespace) -> int:
         pool.shutdown(cancel_futures=True)
     output.end()
     return int(failed)
+
+
+def _judge(ladder: Ladder, options: argparse.Namespace) -> tuple[bool, list[str]]:
+    """Whether a rung keeps the limits that are given, and a sentence on each."""
+    rung = ladder.find(options.rung)
+    dtype = dtype_of(ladder, rung, options, Emulated().target)
+    dims = shape_of(ladder, options) if options.shape else ladder.op.shapes[-1]
+    return limits.judge(ladder, rung, dims, options.at_most, options.at_least, dtype)
 
 
 def _as_json(report: check.Report, spots: Sequence[Spot]) -> dict[str, Any]:
@@ -258,6 +283,15 @@ def examine_machine(options: argparse.Namespace) -> int:
         if finding.remedy:
             print(f"{'':{width}}  -> {finding.remedy}")
     return 0
+
+
+def _limits(text: str) -> dict[str, float]:
+    try:
+        pairs = [entry.split("=") for entry in text.split(",")]
+        return {name.strip(): float(number) for name, number in pairs}
+    except ValueError:
+        example = "'sectors of inp=256, atomics=8'"
+        raise argparse.ArgumentTypeError(f"{text!r} is no limit; write e.g. {example}") from None
 
 
 def _seconds(text: str) -> float:

@@ -14,11 +14,13 @@ from ladder.core.common.errors import LadderError
 from ladder.core.contract.ladder import Ladder
 from ladder.core.contract.op import Dims, format_dims
 from ladder.core.contract.rung_file import Rung
+from ladder.core.emulator.emulated import Emulated
 from ladder.core.emulator.report import LineCount, Report
 from ladder.core.show import trace
 from ladder.core.show.pictures import links, recording, ring
 from ladder.core.show.pictures.accesses import touched_sectors
 from ladder.core.show.pictures.runs import ALL, recorded
+from ladder.core.verify.check import check_case
 
 WARP = 32  # lanes, whose multiply-adds are one instruction
 
@@ -206,15 +208,16 @@ MEASURES: dict[str, Callable[[Run, str], Costs]] = {
 
 LESSONS = {  # what most kernels that break a limit have to learn
     "sectors": "Coalesce: neighbouring lanes take neighbouring elements; load each only once.",
+    "requests": "Load and store vectors: fewer accesses, each as wide as it can be.",
     "sectors per block": "Share the work: more blocks, and each takes less.",
     "requests per warp": "Share the work: all blocks and warps take their part.",
     "wavefronts": "Whole warps work, and few of them in each step; registers take none.",
+    "barriers": "A barrier is for what one warp writes and another reads; leave out others.",
     "extra wavefronts": "Lanes of a request meet in a bank: pad the rows, or swizzle them.",
     "loads per multiply-add": "Keep factors in registers, where each serves several outputs.",
     "steps without a copy": "Start the next copy before the products.",
     "waits for all products": "Wait for the products of the step before; those of this one run on.",
     "atomics": "Reduce first: add up in registers or shared memory, and do few atomics at the end.",
-    "uses": "Another type hides the error; the exercise is about the formula.",
 }
 
 
@@ -226,7 +229,8 @@ def judge(
     at_least: Mapping[str, float],
     dtype: str = "float32",
 ) -> tuple[bool, list[str]]:
-    """Whether a kernel keeps all limits in one real type, and a sentence on each, broken first.
+    """Whether a kernel keeps all limits in one real type, and a sentence on each, broken first; or
+    what is wrong with its result where it is counted.
 
     at_most  the most of each measure: of all arrays, or of one ("sectors of inp"). Sectors are
              those of global memory, sectors per block those of the block with the most, and
@@ -242,6 +246,13 @@ def judge(
 
     Raises LadderError for an unknown measure, and where the kernel cannot run at this shape.
     """
+    counted = check_case(ladder.op, rung, Emulated(), dtype, dims, brief=True)
+    if counted.status != "passed":
+        return False, [
+            f"{ladder.op.name} {rung.label}: FAILED at {counted.label}: {counted.detail}"
+        ]
+    copied = ", rung " in rung.source.partition("\n")[0]  # whose title is not the exercise's
+    about = "" if copied else f"The exercise is about this: {rung.idea}."
     run = Run(ladder, rung, dtype, dims, trace.trace(ladder, rung, dtype, dims, keep=ALL))
     kept: list[str] = []
     broken: list[str] = []
@@ -253,13 +264,14 @@ def judge(
         total = sum(costs.values())
         text = f"{name}: {total:,.4g}" if total != round(total) else f"{name}: {total:,.0f}"
         text += f" at {format_dims(dims)}; the limit is {limit:,g}"
-        lesson = f"The exercise is about this: {rung.idea}."
         if name in at_least and total < limit:
-            broken.append(f"The result is right, but the kernel takes too few {text}. {lesson}")
+            broken.append(
+                f"The result is right, but the kernel takes too few {text}. {about}".rstrip()
+            )
         elif name in at_most and total > limit:
             worst = max(reversed(costs), key=lambda where: costs[where])  # of equals the last
             text = f"The result is right, but the kernel takes too many {text}. {worst}"
-            broken.append(f"{text} {LESSONS.get(what, lesson)}")
+            broken.append(f"{text} {LESSONS.get(what, about)}".rstrip())
         else:
             kept.append(text)
     return not broken, broken + kept

@@ -214,6 +214,10 @@ def _judge(
                 report = sandbox.check(op, path, device, dtypes, shapes)
             ran = not any(outcome.status == "fault" for outcome in report.outcomes)
             passed, text = report.passed, str(report)
+            refused = [outcome for outcome in report.outcomes if outcome.status == "refused"]
+            if passed and shapes is not None and refused:
+                passed, why = False, refused[0].detail
+                text = f"it must take every shape here, and refuses {refused[0].label}: {why}"
             if passed and any(counts):
                 rung = rung_of(op, str(path))
                 passed, said = limits.judge(find(op), rung, dims, *counts, dtypes[0])

@@ -63,6 +63,10 @@ FEW_CASE_BYTES = 256 << 10  # of the one that a brief check takes, if there is o
 MOST_BYTES = 64 << 20  # of a shape on the GPU: the float64 reference takes a second or two
 CALLS_BEFORE = 10  # in the same storage, at the first shape
 NO_VALUE = "right while variables without a value hold no 0: one of them has a part in the result"
+NARROW = (
+    "right with warps of 32, wrong with 64: write WARP_SIZE, and warp in header lines, instead of "
+    "32, or add '// Needs: warp == 32'"
+)
 STALE = "right in the first call, wrong in call {} in the same storage: something is kept"
 _QUOTE = re.compile(r"\s*\d+ \| ")  # a line of the source, below a problem that names it
 
@@ -335,6 +339,10 @@ def check_case(
                         filled = variant.variant(zeros=False)
                         if _passes(run, filled, results[:1]):
                             detail += f"{INDENT}cause: {NO_VALUE}"
+                    if isinstance(variant, Emulated) and variant.target(real).warp == 64:
+                        narrow = variant.variant(warp=32)
+                        if _passes(run, narrow, []):
+                            detail += f"{INDENT}cause: {NARROW}"
                     return outcome(wrong.status, detail)
                 worst = max(worst, error)
     return outcome("passed", error=worst)

@@ -9,6 +9,7 @@ The array counts as a matrix: its last dimension is the columns, all others toge
 import numpy as np
 
 SAME = 1e-2  # relative: how far ratios may be apart that count as one factor
+WHOLE = 1e-4  # relative: how far a factor may be from a whole number that counts as one
 FACTOR_SHARE = 0.9  # of the wrong elements that one factor must explain
 UNWRITTEN = "no thread writes any element"  # what a cause begins with where the fill is left
 PERIODS = (128, 64, 32, 16, 8, 4, 2)  # of tiles, lanes and vectors
@@ -47,7 +48,8 @@ def likely_cause(
     if before is not None and (cause := _accumulation(got, value, before, wrong)):
         return cause
     if factor := _constant_factor(got, value, wrong):
-        return f"the wrong elements are {factor:.4g} times what they must be: a scale factor"
+        twice = "elements are added more than once, or " if _whole(factor) else ""
+        return f"the wrong elements are {factor:.4g} times what they must be: {twice}a scale factor"
     return _by_place(wrong)
 
 
@@ -129,16 +131,20 @@ def _accumulation(
 
 def _constant_factor(got: np.ndarray, value: np.ndarray, wrong: np.ndarray) -> float | None:
     """What the wrong elements have been multiplied with, if it is nearly the same for all."""
-    if got.dtype.kind in "iu" or wrong.sum() < 3:
+    if got.dtype.kind in "iu":
         return None
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         ratios = np.asarray(got[wrong], np.float64) / np.asarray(value[wrong], np.float64)
     ratios = ratios[np.isfinite(ratios)]
-    if ratios.size < 3:
-        return None
-    factor = float(np.median(ratios))
+    factor = float(np.median(ratios)) if ratios.size else 0.0
+    if ratios.size < 3 and not _whole(factor):
+        return None  # so few may have any ratio; only whole numbers tell
     same = np.abs(ratios - factor) <= SAME * abs(factor)
     return factor if factor and same.mean() > FACTOR_SHARE and abs(factor - 1) > SAME else None
+
+
+def _whole(factor: float) -> bool:
+    return factor > 1.5 and abs(factor - round(factor)) < WHOLE * factor
 
 
 def _by_place(wrong: np.ndarray) -> str | None:

@@ -1,15 +1,18 @@
 """Exercises of the pages: hints, a command that checks, and a solution that passes the check."""
 
 import re
+import shlex
 
 import pytest
 
+from ladder.__main__ import main
 from ladder.core.contract.ladder import find, find_rung
 from ladder.core.contract.op import DTYPES
 from ladder.core.emulator.emulated import Emulated
 from ladder.core.show import pages
 from ladder.core.verify.check import FEW_CASE_BYTES, FEW_SHAPES, check, largest
 from ladder.core.verify.shapes import derive_shapes
+from tests.mutants.changes import read
 
 FOLDER = pages.ROOT / "doc" / "solutions"
 SOLUTIONS = [
@@ -46,3 +49,38 @@ def test_a_solution_passes_the_check(op, path):
 def test_a_solution_does_so_at_all_shapes_in_every_type(op, path):
     report = check(find(op), find_rung(op, path), Emulated())
     assert report.passed, str(report)
+
+
+# ---- other answers ------------------------------------------------------------------------------
+
+ANSWERS = read(pages.ROOT / "tests" / "wrong_answers" / "pages", ("refused", "accepted"))
+
+
+COMMANDS = {}  # the check that an exercise names, by its solution; `mine.cu` is the answer
+for page in (pages.ROOT / "doc").rglob("*.md"):
+    for part in page.read_text(encoding="utf-8").split("Check: ")[1:]:
+        command = re.match(r"`python -m ladder (check [^`]*mine.cu[^`]*)`", part)
+        if command and (shows := re.search(r"ladder:begin solution (\w+)\.(\w+) (\w+) -->", part)):
+            COMMANDS[FOLDER / shows[1] / shows[2] / f"{shows[3]}.cu"] = shlex.split(command[1])
+
+CASES = [(path, None) for path in COMMANDS if "--at" in " ".join(COMMANDS[path])]
+CASES += [(FOLDER / answer.group / f"{answer.of}.cu", answer) for answer in ANSWERS]
+
+
+@pytest.mark.emulator
+@pytest.mark.parametrize(
+    ("solution", "answer"),
+    [
+        pytest.param(path, own, id=f"{path.stem}-{own}", marks=[pytest.mark.sweep] * (i > 2))
+        for i, (path, own) in enumerate(CASES)
+    ],
+)
+def test_the_command_of_an_exercise_judges_an_answer(solution, answer, tmp_path, capsys):
+    """The solution, and changes of it; in one type: most pages leave it open."""
+    text, mine = solution.read_text(encoding="utf-8"), tmp_path / "mine.cu"
+    mine.write_text(answer.apply(text) if answer else text, encoding="utf-8")
+    words = [str(mine) if word == "mine.cu" else word for word in COMMANDS[solution]]
+    status = main(["check", "--device", "emulated", "--dtype", "fp32", *words[1:]])
+    said = " ".join(capsys.readouterr().out.split())
+    refused = answer is not None and answer.kind == "refused"
+    assert status == refused and (not refused or answer.what in said), said

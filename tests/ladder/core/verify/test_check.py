@@ -64,6 +64,13 @@ def test_a_planted_bug_is_caught(tmp_path, device, bug):
     assert report.failures[0].detail
 
 
+@pytest.mark.emulator
+def test_what_is_right_with_warps_of_32_alone_is_told_so(tmp_path):
+    rung = planted(tmp_path, "backward", "sums over a warp of 32 lanes, whatever its width")
+    report = check(*rung, emulated.Emulated(), ["float32"], SHAPES[1:])
+    assert "right with warps of 32, wrong with 64: write WARP_SIZE" in str(report)
+
+
 def test_a_rung_that_says_it_loses_digits_is_spared_the_hard_inputs(tmp_path, device):
     ladder, rung = planted(tmp_path, "forward", "variance that cancels")
     outcome = check_case(ladder.op, rung, device, "float32", SHAPES[1], "large mean")
@@ -92,9 +99,10 @@ def check_python(change, dtypes=("float32",), shapes=SHAPES[:1], **header):
     return check(find("layernorm.forward"), python_rung(change, **header), Cpu(), dtypes, shapes)
 
 
-def test_a_failure_names_element_values_and_tolerance():
+@pytest.mark.parametrize(("error", "near"), [(1e-4, True), (0.5, False)])
+def test_a_failure_names_element_values_and_a_tolerance_that_is_near(error, near):
     def change(arrays):
-        arrays["out"][1, 5] += 0.5
+        arrays["out"][1, 5] += error
 
     text = str(check_python(change))
     assert (
@@ -103,7 +111,7 @@ def test_a_failure_names_element_values_and_tolerance():
     first, *rest = text.splitlines()
     assert first.endswith("; 1 of 93 elements are wrong [cpu]")
     assert rest[0].strip() == "wrong: row 1 of 3; column 5 of 31 of out"
-    assert "2^-24 |y| to store y in float32" in rest[-1]
+    assert ("2^-24 |y| to store y in float32" in rest[-1]) == near
 
 
 def test_nan_never_passes():

@@ -51,7 +51,8 @@ UNWRITTEN = np.uint32(0xFFFFFFFF).view(np.float32)
     [
         (changed(slice(8, None), lambda _: UNWRITTEN), "the grid is too small, or a guard"),
         (changed(slice(None), lambda _: UNWRITTEN), "the store, or the launch, is missing"),
-        (changed(slice(None), lambda x: x / 8), "0.125 times what they must be"),
+        (changed(slice(None), lambda x: x / 8), "0.125 times what they must be: a scale factor"),
+        (changed((0, 0), lambda x: x * 4), "4 times what they must be: elements are added more"),
         (changed((slice(None), -1), lambda x: x + 1), "only the last columns are wrong: the tail"),
         (changed(slice(1, None), lambda x: x[::-1] + 9), "everything before row 1 is right"),
         (changed((slice(None), slice(None, None, 4)), lambda x: x**2), "every 4th element"),
