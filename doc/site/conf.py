@@ -17,7 +17,7 @@ import repository  # noqa: E402
 
 project = "Kernel Ladder"
 root_doc = "doc/site/index"
-include_patterns = ["doc/**", "notebooks/*.ipynb", "CONTRIBUTING.md", "CHANGELOG.md"]
+include_patterns = ["doc/**", "notebooks/*.ipynb", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md"]
 extensions = [
     "myst_nb",
     "sphinx.ext.autodoc",

@@ -24,4 +24,4 @@ def contents() -> list[str]:
 def test_every_page_and_notebook_is_listed_once():
     pages = [*ROOT.glob("doc/**/*.md"), *ROOT.glob("doc/**/*.rst"), *ROOT.glob("notebooks/*.ipynb")]
     names = {path.relative_to(ROOT).with_suffix("").as_posix() for path in pages if path != FRONT}
-    assert sorted(contents()) == sorted(names | {"CONTRIBUTING", "CHANGELOG"})
+    assert sorted(contents()) == sorted(names | {"CONTRIBUTING", "CHANGELOG", "SECURITY"})
