@@ -210,7 +210,7 @@ LESSONS = {  # what most kernels that break a limit have to learn
     "sectors": "Access each element once. Coalesce: neighbouring lanes take neighbouring elements.",
     "requests": "Load and store vectors: fewer accesses, each as wide as it can be.",
     "sectors per block": "Share the work: more blocks, and each takes less.",
-    "requests per warp": "Share the work: all blocks and warps take their part.",
+    "requests per warp": "Share the work: launch more warps, and let each take its part.",
     "wavefronts": "Whole warps work, and few of them in each step; registers take none.",
     "barriers": "A barrier is for what one warp writes and another reads; leave out others.",
     "extra wavefronts": "Lanes of a request meet in a bank: pad the rows, or swizzle them.",
@@ -263,7 +263,8 @@ def judge(
         costs = MEASURES[what](run, array)
         total = sum(costs.values())
         text = f"{name}: {total:,.4g}" if total != round(total) else f"{name}: {total:,.0f}"
-        text += f" at {format_dims(dims)}; the limit is {limit:,g}"
+        bound = "at least" if name in at_least else "the limit is"
+        text += f" at {format_dims(dims)}; {bound} {limit:,g}"
         if name in at_least and total < limit:
             broken.append(
                 f"The result is right, but the kernel takes too few {text}. {about}".rstrip()

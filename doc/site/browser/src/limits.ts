@@ -4,7 +4,7 @@ import type { Access, Site } from "./report";
 
 const LESSONS: Record<string, string> = {
   sectors: "Access each element once. Coalesce: neighbouring lanes take neighbouring elements.",
-  "requests per warp": "Share the work: all blocks and warps take their part.",
+  "requests per warp": "Share the work: launch more warps, and let each take its part.",
   wavefronts: "Whole warps work, and few of them in each step; registers take none.",
   atomics: "Reduce first: add up in registers or shared memory, and do few atomics at the end.",
 };
@@ -49,7 +49,8 @@ export function judge({ limits, cases }: Exercise, sites: Site[], accesses: Acce
         sites.filter(counts),
         accesses.filter(({ site }) => counts(site)),
       );
-      const text = `${name}: ${count} at ${cases[limits.case]!.label}; the limit is ${limit}`;
+      const most = bound === "many" ? "the limit is" : "at least";
+      const text = `${name}: ${count} at ${cases[limits.case]!.label}; ${most} ${limit}`;
       const why = `The result is right, but the kernel takes too ${bound} ${text}. ${LESSONS[what] ?? ""}`;
       if (bound === "many" ? count > limit : count < limit) broken.push(why.trim());
       else kept.push(text);
