@@ -207,7 +207,7 @@ MEASURES: dict[str, Callable[[Run, str], Costs]] = {
 
 
 LESSONS = {  # what most kernels that break a limit have to learn
-    "sectors": "Coalesce: neighbouring lanes take neighbouring elements; load each only once.",
+    "sectors": "Access each element once. Coalesce: neighbouring lanes take neighbouring elements.",
     "requests": "Load and store vectors: fewer accesses, each as wide as it can be.",
     "sectors per block": "Share the work: more blocks, and each takes less.",
     "requests per warp": "Share the work: launch more warps, and let each take its part.",

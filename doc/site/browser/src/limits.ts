@@ -3,7 +3,7 @@ import type { Exercise } from "./exercise";
 import type { Access, Site } from "./report";
 
 const LESSONS: Record<string, string> = {
-  sectors: "Coalesce: neighbouring lanes take neighbouring elements; load each only once.",
+  sectors: "Access each element once. Coalesce: neighbouring lanes take neighbouring elements.",
   "requests per warp": "Share the work: launch more warps, and let each take its part.",
   wavefronts: "Whole warps work, and few of them in each step; registers take none.",
   atomics: "Reduce first: add up in registers or shared memory, and do few atomics at the end.",
