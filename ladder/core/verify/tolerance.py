@@ -245,8 +245,8 @@ def expect(
                 f"{op.name}: the reference's own {arg.name} is not finite at {at}{remedy}"
             )
         stored = resolve_dtype(arg.dtype, real)
-        rounding = unit_roundoff(stored) * np.abs(y)
-        rounding += smallest_subnormal(stored) + arg.atol + arg.rtol * np.abs(y)
+        rounding = (unit_roundoff(stored) + arg.rtol) * np.abs(y)
+        rounding += smallest_subnormal(stored) + arg.atol
         sums = (
             LAMBDA
             * math.sqrt(terms)
