@@ -140,7 +140,7 @@ def _answer(
     ladder = open_ladder(op)
     rung = ladder.find(path)
     request = {"op": str(op), "own_op": isinstance(op, Path), "path": str(path), "device": device}
-    request |= {"unconfined": unconfined}
+    request |= {"unconfined": unconfined or not rung.is_own_file}  # `path` may be a rung's id
     request |= {"dtypes": dtypes, "shapes": shapes and [dict(dims) for dims in shapes]}
     try:
         return _read(in_child(task, request, seconds))
