@@ -80,7 +80,7 @@ export async function check(
     return { ...verdict, message: error.message, problems: error instanceof Wrong ? error.problems : [] };
   }
   if (!ran) return { ...verdict, status: "refused" };
-  const [broken, kept] = judge(exercise, verdict.sites, counted?.accesses ?? []);
+  const [broken, kept] = judge(exercise, source, verdict.sites, counted?.accesses ?? []);
   if (broken.length) return { ...verdict, message: broken[0]!, notes: [...broken.slice(1), ...kept] };
   return { ...verdict, status: "passed", message: `right at ${ran} shapes and kinds of input`, notes: kept };
 }

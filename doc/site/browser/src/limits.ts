@@ -1,6 +1,7 @@
 // The limits of a puzzle: the measures of ladder/core/show/limits.py that the puzzles use.
 import type { Exercise } from "./exercise";
 import type { Access, Site } from "./report";
+import { withoutComments } from "./source";
 
 const LESSONS: Record<string, string> = {
   sectors: "Access each element once. Coalesce: neighbouring lanes take neighbouring elements.",
@@ -32,8 +33,19 @@ const MEASURES: Record<string, Measure> = {
   },
 };
 
+/** Lines of the kernel that have a word. Barriers are counted so, too, and not as often as one waits. */
+function linesWith(word: string, source: string): number {
+  const lines = withoutComments(source).split("\n");
+  return lines.filter((line) => new RegExp(`\\b${word}\\b`).test(line)).length;
+}
+
 /** A sentence on each limit, in two lists: those that the kernel breaks, and those that it keeps. */
-export function judge({ limits, cases }: Exercise, sites: Site[], accesses: Access[]): [string[], string[]] {
+export function judge(
+  { limits, cases }: Exercise,
+  source: string,
+  sites: Site[],
+  accesses: Access[],
+): [string[], string[]] {
   const broken: string[] = [];
   const kept: string[] = [];
   for (const [bound, named] of [
@@ -42,13 +54,16 @@ export function judge({ limits, cases }: Exercise, sites: Site[], accesses: Acce
   ] as const)
     for (const [name, limit] of Object.entries(named)) {
       const [what, array] = name.split(" of ") as [string, string?];
-      const measure = MEASURES[what];
-      if (!measure) throw new Error(`nothing counts ${what}`);
       const counts = ({ buffer }: Site) => !array || buffer === array;
-      const count = measure(
-        sites.filter(counts),
-        accesses.filter(({ site }) => counts(site)),
-      );
+      const measure = (): number => {
+        if (what === "uses") return linesWith(array!, source);
+        if (what === "barriers") return linesWith("__syncthreads", source);
+        const found = MEASURES[what];
+        if (!found) throw new Error(`nothing counts ${what}`);
+        const mine = accesses.filter(({ site }) => counts(site));
+        return found(sites.filter(counts), mine);
+      };
+      const count = measure();
       const most = bound === "many" ? "the limit is" : "at least";
       const text = `${name}: ${count} at ${cases[limits.case]!.label}; ${most} ${limit}`;
       const why = `The result is right, but the kernel takes too ${bound} ${text}. ${LESSONS[what] ?? ""}`;
