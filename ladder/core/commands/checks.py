@@ -28,6 +28,7 @@ from ladder.core.commands.options import (
     shape_of,
     unconfined,
 )
+from ladder.core.common import confine
 from ladder.core.common.errors import LadderError
 from ladder.core.contract.device import Device
 from ladder.core.contract.ladder import Ladder
@@ -106,6 +107,9 @@ def check_rungs(options: argparse.Namespace) -> int:
         raise LadderError("limits are for one kernel; name it after the op")
     failed, output = False, Output(options)
     own = next((name for name in (options.rung, options.op) if str(name).endswith(".cu")), "")
+    if limited and own:
+        why = "limits are counted in the command's own process, which nothing confines"
+        confine.admit(Path(own), options.unconfined, why)
     pool = ThreadPoolExecutor(os.cpu_count())
     try:
         for ladder in _ladders(options, output):

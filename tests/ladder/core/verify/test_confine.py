@@ -149,6 +149,15 @@ def test_where_nothing_confines_it_a_file_needs_a_word_of_the_user(
     assert answer or "--unconfined" in said
 
 
+def test_a_file_whose_limits_are_counted_needs_a_word_of_the_user(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(isatty=lambda: False))
+    on = ["--dtype", "fp32", "--shape", "N=2,C=33", "--at-most", "sectors=1000"]
+    words = ["check", "layernorm.forward", kernel(tmp_path, ""), *on]
+    assert main(words) == 2
+    assert "--unconfined" in capsys.readouterr().err
+    assert main([*words, "--unconfined"]) == 0
+
+
 def test_whoever_says_unconfined_is_not_asked_nor_about_what_is_typed_or_rungs(
     tmp_path, monkeypatch
 ):
