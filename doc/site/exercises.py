@@ -26,9 +26,11 @@ import numpy as np
 from markdown_it import MarkdownIt
 
 from ladder.core.contract.ladder import Ladder, find
+from ladder.core.contract.launch_plan import names_of
 from ladder.core.contract.op import Dims, Op, format_dims, resolve_dtype
 from ladder.core.contract.rung_file import Rung
 from ladder.core.emulator.emulated import Emulated
+from ladder.core.show.limits import LESSONS
 from ladder.core.show.notebook import rung_of
 from ladder.core.verify.cases import cases
 from ladder.core.verify.check import what_to_run
@@ -74,32 +76,36 @@ def exercises() -> Iterator[Exercise]:
 
 
 def chosen(op: Op, rung: Rung) -> list[tuple[Dims, str]]:
-    """Shapes that a page can carry, the largest first, and the op's cases there."""
-    derived = [
-        dims for dims, case in what_to_run(op, rung, Emulated(), REAL.name) if case == NORMAL
-    ]
-
-    def fitting(shapes: Sequence[Dims]) -> list[tuple[Dims, tuple[tuple[str, int], ...]]]:
-        plans = [(dims, rung.plan(dims, TARGET)) for dims in shapes if not _too_large(op, dims)]
-        return [(dims, tuple(plan.constants.items())) for dims, plan in plans if not plan.refusal]
-
-    own, telling = fitting(op.shapes), fitting(derived)
-    if _is_puzzle(op):  # its limits hold at one of its own shapes
-        fit = [*own, *telling]
-    else:  # one dimension taken for another shows where all differ
-        differ = sorted(own, key=lambda each: len(set(each[0].values())))[-1:]
-        fit = [*telling[:3], *differ, *telling[3:], *own]
-    each = MOST_SHAPES if len({key for _, key in fit}) == 1 else SHAPES_EACH
-    found: list[Dims] = []
-    used: Counter[tuple[tuple[str, int], ...]] = Counter()
-    for dims, key in fit:
-        known = key in used or len(used) < MOST_CONSTANTS
-        if known and used[key] < each and dims not in found:
-            used[key] += 1
-            found.append(dims)
+    """A puzzle's own shapes; else those that a page can carry, the largest first. Then the op's
+    cases at the first of them."""
+    found = [dims for dims in op.shapes if rung.plan(dims, TARGET).refusal is None]
+    if not _is_puzzle(op):
+        found = _small(op, rung, found)
     found.sort(key=lambda dims: op.least_bytes(dims, REAL), reverse=True)
     cases = [name for name, case in op.cases.items() if rung.accurate or not case.hard]
     return [(dims, NORMAL) for dims in found] + [(found[0], name) for name in cases]
+
+
+def _small(op: Op, rung: Rung, own: Sequence[Dims]) -> list[Dims]:
+    """The most telling shapes, as `check` derives them, and others of the op's own."""
+    derived = [
+        dims for dims, case in what_to_run(op, rung, Emulated(), REAL.name) if case == NORMAL
+    ]
+    own, telling = ([d for d in shapes if not _too_large(op, d)] for shapes in (own, derived))
+    # One dimension taken for another shows where all differ.
+    differ = sorted(own, key=lambda dims: len(set(dims.values())))[-1:]
+    fit = {
+        tuple(dims.items()): tuple(rung.plan(dims, TARGET).constants.items())
+        for dims in [*telling[:3], *differ, *telling[3:], *own]
+    }
+    each = MOST_SHAPES if len(set(fit.values())) == 1 else SHAPES_EACH
+    used: Counter[tuple[tuple[str, int], ...]] = Counter()
+    found: list[Dims] = []
+    for sizes, key in fit.items():
+        if used[key] < each and (used[key] or len(+used) < MOST_CONSTANTS):
+            used[key] += 1
+            found.append(dict(sizes))
+    return found
 
 
 def _is_puzzle(op: Op) -> bool:
@@ -126,21 +132,13 @@ def content(exercise: Exercise) -> dict[str, Any]:
         "name": op.name,
         "file": os.path.relpath(rung.file, ROOT) if rung.number else rung.file.name,
         "source": rung.source,
-        "device": {
-            "warp": 32,
-            "multiprocessors": TARGET.multiprocessors,
-            "shared_bytes": TARGET.shared_bytes,
-            "vector": TARGET.vector,
-            "sizeof_real": 4,
-            "real": "float32",
-            "float32": "float32",
-            "float16": "float16",
-            "bfloat16": "bfloat16",
-        },
+        "device": dict(names_of(TARGET)),
         "outputs": [arg.name for arg in op.args if arg.role != "in"],
         "optional": [arg.name for arg in op.args if arg.optional],
         "cases": written,
+        "every": _is_puzzle(op),
         "limits": {"case": counted, "at_most": {}, "at_least": {}, **exercise.limits},
+        "lessons": LESSONS if exercise.limits else {},
     }
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ladder.core.contract.ladder import PACKAGE, find, ladders
-from ladder.core.contract.launch_plan import FLAG
+from ladder.core.contract.launch_plan import FLAG, names_of
 from ladder.core.emulator import source
 from ladder.core.emulator.emulated import Emulated
 from ladder.core.show import notebook
@@ -73,15 +73,7 @@ def test_it_makes_the_same_cpp_of_a_kernel(run):
 
 def test_it_reads_the_same_launches_from_a_header(run):
     target = Emulated().target(FLOAT32)
-    names = {
-        "warp": target.warp,
-        "multiprocessors": target.multiprocessors,
-        "shared_bytes": target.shared_bytes,
-        "vector": target.vector,
-        "sizeof_real": 4,
-        "real": FLOAT32,
-        **{real: real for real in ("float16", "float32", "bfloat16")},
-    }
+    names = names_of(target)
     calls = [(rung, dims) for op, rung in portable_rungs() for dims in op.shapes]
     plans = [rung.plan(dims, target) for rung, dims in calls]
     content = [{"source": rung.source, "names": {**names, **dims}} for rung, dims in calls]
@@ -138,9 +130,8 @@ def test_it_grades_the_puzzles_as_the_notebook_does(run):
         for (of, kind, _), verdict in zip(given, verdicts, strict=True)
         if verdict["status"] != told[kind]
     ]
-    print(*differ, sep="\n")
-    # The page runs fewer shapes than the notebook: five of 146 wrong answers are right at these.
-    assert len(differ) <= 5
+    # Not optimised, as doc/try.md says, it reads a[i] of a[i] * a[i] twice.
+    assert [(of, kind) for of, kind, _ in differ] == [("rows and columns", "accepted")]
 
 
 def open_kernel(page, address, id):

@@ -28,7 +28,6 @@ from ladder.core.commands.options import (
     shape_of,
     unconfined,
 )
-from ladder.core.common import confine
 from ladder.core.common.errors import LadderError
 from ladder.core.contract.device import Device
 from ladder.core.contract.ladder import Ladder
@@ -38,7 +37,7 @@ from ladder.core.device.open import device_findings, open_device
 from ladder.core.emulator.coverage import Spot
 from ladder.core.emulator.emulated import Emulated
 from ladder.core.measure.timing import compile_ahead
-from ladder.core.show import limits, lint
+from ladder.core.show import lint
 from ladder.core.verify import check, sandbox
 
 
@@ -107,9 +106,6 @@ def check_rungs(options: argparse.Namespace) -> int:
         raise LadderError("limits are for one kernel; name it after the op")
     failed, output = False, Output(options)
     own = next((name for name in (options.rung, options.op) if str(name).endswith(".cu")), "")
-    if limited and own:
-        why = "limits are counted in the command's own process, which nothing confines"
-        confine.admit(Path(own), options.unconfined, why)
     pool = ThreadPoolExecutor(os.cpu_count())
     try:
         for ladder in _ladders(options, output):
@@ -140,7 +136,9 @@ def _judge(ladder: Ladder, options: argparse.Namespace) -> tuple[bool, list[str]
     rung = ladder.find(options.rung)
     dtype = dtype_of(ladder, rung, options, Emulated().target)
     dims = shape_of(ladder, options) if options.shape else ladder.op.shapes[-1]
-    return limits.judge(ladder, rung, dims, options.at_most, options.at_least, dtype)
+    given = dtype, dims, options.at_most, options.at_least
+    rights = unconfined(options, rung) or not rung.is_own_file
+    return sandbox.judge(options.reference or ladder.op.name, options.rung, *given, rights)
 
 
 def _as_json(report: check.Report, spots: Sequence[Spot]) -> dict[str, Any]:

@@ -280,11 +280,12 @@ def _match(form: re.Pattern[str], text: str, says: str) -> re.Match[str]:
 
 def _names(dims: Dims, target: Target) -> dict[str, Value]:
     """What an expression may use, beside the constants of Define."""
-    return {**dims, **_names_of(target)}
+    return {**dims, **names_of(target)}
 
 
 @functools.lru_cache
-def _names_of(target: Target) -> Mapping[str, Value]:
+def names_of(target: Target) -> Mapping[str, Value]:
+    """What an expression may ask of a device."""
     return {
         "warp": target.warp,
         "multiprocessors": target.multiprocessors,

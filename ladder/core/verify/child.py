@@ -25,10 +25,17 @@ def main() -> None:
     try:
         if confined:
             _confine(float(seconds), *confined)
+        from ladder.core.show import limits
         from ladder.core.verify import sandbox
 
+        def judge(asked: dict[str, Any]) -> dict[str, Any]:
+            given = (asked[name] for name in ("dims", "at_most", "at_least", "dtype"))
+            kept, said = limits.judge(*sandbox.asked(asked), *given)
+            return {"kept": kept, "said": said}
+
         known = {"seconds": float(seconds), "say": say}
-        say(sandbox.TASKS[task]({**json.load(sys.stdin), **known}))
+        tasks = {**sandbox.TASKS, "judge": judge}
+        say(tasks[task]({**json.load(sys.stdin), **known}))
     except LadderError as error:
         say({"error": str(error)})
 

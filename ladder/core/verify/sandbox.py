@@ -102,12 +102,8 @@ def trace(
 ) -> Seen:
     """The memory accesses of a kernel in one run on the emulator with some `settings` of
     `Emulated`, in a child process. Raises LadderError where it does what it must not."""
-    request = {"op": op, "own_op": False, "path": str(path), "device": Emulated.kind}
-    request |= {"unconfined": unconfined, "dtype": dtype, "dims": dict(dims), "settings": settings}
-    try:
-        answer = in_child("trace", request, SECONDS)
-    except ChildDied as death:
-        raise LadderError(str(death)) from None
+    request = _one_run(op, path, dtype, dims, unconfined) | {"settings": settings}
+    answer = _in_child_that_lives("trace", request)
     with _distrusted():
         accesses: list[dict[str, Any]] = [
             {name: tuple(v) if isinstance(v, list) else v for name, v in access.items()}
@@ -115,6 +111,41 @@ def trace(
         ]
         lines = [LineCount(**line) for line in answer["lines"]]
         return Seen(lines, accesses=[Access(**access) for access in accesses])
+
+
+def judge(
+    op: str | Path,
+    path: str | Path,
+    dtype: str,
+    dims: Dims,
+    at_most: Mapping[str, float],
+    at_least: Mapping[str, float],
+    unconfined: bool = False,
+) -> tuple[bool, list[str]]:
+    """Whether a kernel keeps all limits, and a sentence on each (limits.judge), in a child process.
+    Raises LadderError where it does what it must not."""
+    request = _one_run(op, path, dtype, dims, unconfined)
+    request |= {"at_most": dict(at_most), "at_least": dict(at_least)}
+    answer = _in_child_that_lives("judge", request)
+    with _distrusted():
+        return answer["kept"] is True, [str(sentence) for sentence in answer["said"]]
+
+
+def _one_run(
+    op: str | Path, path: str | Path, dtype: str, dims: Dims, unconfined: bool
+) -> dict[str, Any]:
+    """What a child is asked for that runs a kernel once on the emulator."""
+    request = {"op": str(op), "own_op": isinstance(op, Path), "path": str(path)}
+    request |= {"device": Emulated.kind, "unconfined": unconfined}
+    return {**request, "dtype": dtype, "dims": dict(dims)}
+
+
+def _in_child_that_lives(task: str, request: Mapping[str, Any]) -> dict[str, Any]:
+    """The answer of a child; LadderError where it dies."""
+    try:
+        return in_child(task, request, SECONDS)
+    except ChildDied as death:
+        raise LadderError(str(death)) from None
 
 
 @contextmanager
@@ -334,7 +365,8 @@ def _python_path() -> str:
 # ---- in the child -------------------------------------------------------------------------------
 
 
-def _asked(request: Mapping[str, Any]) -> tuple[Ladder, Rung]:
+def asked(request: Mapping[str, Any]) -> tuple[Ladder, Rung]:
+    """The op and the kernel of a request."""
     ladder = open_ladder(Path(request["op"]) if request["own_op"] else request["op"])
     return ladder, ladder.find(request["path"])
 
@@ -358,7 +390,7 @@ def _check_watching(request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _check_on(device: Device, request: Mapping[str, Any], **how: Any) -> dict[str, Any]:
-    ladder, rung = _asked(request)
+    ladder, rung = asked(request)
     given = ladder, rung, device, request["dtypes"], request["shapes"]
     report = check_here(*given, wide=False, **how)
     if isinstance(device, Emulated):
@@ -370,13 +402,13 @@ def _check_on(device: Device, request: Mapping[str, Any], **how: Any) -> dict[st
 def _check_covering(request: Mapping[str, Any]) -> dict[str, Any]:
     device = Emulated(count_branches=True)
     answer = _check_on(device, request)
-    spots = device.coverage(_asked(request)[1])
+    spots = device.coverage(asked(request)[1])
     return {**answer, "spots": [dataclasses.asdict(spot) for spot in spots]}
 
 
 def _trace(request: Mapping[str, Any]) -> dict[str, Any]:
     device = Emulated(counting=True, **request["settings"])
-    ladder, rung = _asked(request)
+    ladder, rung = asked(request)
     run_on(device, ladder, rung, request["dtype"], request["dims"])
     return dataclasses.asdict(device.report())
 

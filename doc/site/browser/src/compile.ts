@@ -72,9 +72,7 @@ export async function compile(
   const defines = macros.map((macro) => `-D${macro}`);
   const compiler = [...FLAGS, ...defines, "-c", "kernel.cpp", "-o", "kernel.o"];
   const compiled = await run(commands["clang++"], compiler, files);
-  const exports = kernels.flatMap((kernel) =>
-    ["call", "describe", "bound"].map((what) => `--export=emulator_${what}_${kernel}`),
-  );
+  const exports = kernels.map((kernel) => `--export=emulator_call_${kernel}`);
   const linker = [
     "wasm-ld",
     "--experimental-pic",

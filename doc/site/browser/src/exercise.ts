@@ -31,7 +31,9 @@ export interface Exercise {
   outputs: string[];
   optional: string[];
   cases: Case[];
+  every: boolean; // whether a kernel must take each of them
   limits: { case: number; at_most: Record<string, number>; at_least: Record<string, number> };
+  lessons: Record<string, string>; // what a kernel that breaks a limit has to learn, by the measure
 }
 
 const VIEWS = { float32: Float32Array, float64: Float64Array, int32: Int32Array, uint32: Uint32Array };

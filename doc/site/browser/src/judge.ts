@@ -47,6 +47,8 @@ export async function check(
     const { text, kernels } = prepare(exercise.file, source, emulator.includes);
     for (const [index, one] of exercise.cases.entries()) {
       const planned = plan(source, { ...one.dims, ...exercise.device });
+      if (planned.refusal && exercise.every)
+        throw new HeaderError(`it must take every shape here, and refuses ${one.label}: ${planned.refusal}`);
       if (planned.refusal) {
         verdict.message = `it refuses every shape: ${planned.refusal}`;
         continue;

@@ -3,13 +3,6 @@ import type { Exercise } from "./exercise";
 import type { Access, Site } from "./report";
 import { withoutComments } from "./source";
 
-const LESSONS: Record<string, string> = {
-  sectors: "Access each element once. Coalesce: neighbouring lanes take neighbouring elements.",
-  "requests per warp": "Share the work: launch more warps, and let each take its part.",
-  wavefronts: "Whole warps work, and few of them in each step; registers take none.",
-  atomics: "Reduce first: add up in registers or shared memory, and do few atomics at the end.",
-};
-
 type Measure = (sites: Site[], accesses: Access[]) => number;
 
 const total =
@@ -41,7 +34,7 @@ function linesWith(word: string, source: string): number {
 
 /** A sentence on each limit, in two lists: those that the kernel breaks, and those that it keeps. */
 export function judge(
-  { limits, cases }: Exercise,
+  { limits, cases, lessons }: Exercise,
   source: string,
   sites: Site[],
   accesses: Access[],
@@ -66,7 +59,7 @@ export function judge(
       const count = measure();
       const most = bound === "many" ? "the limit is" : "at least";
       const text = `${name}: ${count} at ${cases[limits.case]!.label}; ${most} ${limit}`;
-      const why = `The result is right, but the kernel takes too ${bound} ${text}. ${LESSONS[what] ?? ""}`;
+      const why = `The result is right, but the kernel takes too ${bound} ${text}. ${lessons[what] ?? ""}`;
       if (bound === "many" ? count > limit : count < limit) broken.push(why.trim());
       else kept.push(text);
     }

@@ -56,7 +56,8 @@ static bool runs_on(const IndexedArray &at) {
     return i >= 3 && text.compare(i - 3, 3, "[0]") == 0;
 }
 
-extern "C" EMULATOR_EXPORT void __ubsan_handle_out_of_bounds(const IndexedArray *at, uintptr_t index) {
+extern "C" EMULATOR_EXPORT void __ubsan_handle_out_of_bounds(const IndexedArray *at,
+                                                             uintptr_t index) {
     if (!this_worker || runs_on(*at)) return;
     int unused = 64 - (1 << (at->index->info >> 1));
     long long value = at->index->info & 1 ? (long long)(index << unused) >> unused : (long long)index;

@@ -7,7 +7,6 @@
 
 #include <cstdlib>
 #include <map>
-#include <new>
 
 #define ASYNCIFY(NAME) __attribute__((import_module("asyncify"), import_name(#NAME)))
 extern "C" {

@@ -149,13 +149,18 @@ def test_where_nothing_confines_it_a_file_needs_a_word_of_the_user(
     assert answer or "--unconfined" in said
 
 
-def test_a_file_whose_limits_are_counted_needs_a_word_of_the_user(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("sys.stdin", SimpleNamespace(isatty=lambda: False))
-    on = ["--dtype", "fp32", "--shape", "N=2,C=33", "--at-most", "sectors=1000"]
-    words = ["check", "layernorm.forward", kernel(tmp_path, ""), *on]
-    assert main(words) == 2
-    assert "--unconfined" in capsys.readouterr().err
-    assert main([*words, "--unconfined"]) == 0
+@confined
+@pytest.mark.parametrize("limit", ["sectors=1000", "barriers=4"])  # barriers: compiled again
+def test_limits_of_a_file_are_counted_where_it_can_do_no_harm(tmp_path, limit, capsys):
+    made = f'open("{tmp_path}/made", 0101, 0644)'
+    more = 'extern "C" int open(const char *, int, ...);'
+    text = f"{more}\n__attribute__((constructor)) static void tries() {{ {made}; }}\n"
+    on = ["--dtype", "fp32", "--shape", "N=2,C=33", "--at-most", limit]
+    assert main(["check", "layernorm.forward", kernel(tmp_path, text), *on]) == 0
+    assert f"the limit is {limit.partition('=')[2][0]}" in capsys.readouterr().out
+    assert not (tmp_path / "made").exists()
+    assert main(["check", "layernorm.forward", kernel(tmp_path, text), *on, "--unconfined"]) == 0
+    assert (tmp_path / "made").exists()
 
 
 def test_whoever_says_unconfined_is_not_asked_nor_about_what_is_typed_or_rungs(
