@@ -120,9 +120,7 @@ class Memory:
 
     def _describe(self, address: int) -> str:
         """Where an address outside of all arrays lies."""
-        arrays = [
-            at for at in self.regions if at.name != PACKET
-        ]  # what a wrong address is meant for
+        arrays = [at for at in self.regions if at.name != PACKET]  # those that kernels mean
         near = min(arrays, key=lambda at: max(at.start - address, address - at.end))
         if address < near.start:
             away = f"{near.start - address:,} bytes before the start of {near.name}"
