@@ -30,7 +30,8 @@ from ladder.core.contract.launch_plan import names_of
 from ladder.core.contract.op import Dims, Op, format_dims, resolve_dtype
 from ladder.core.contract.rung_file import Rung
 from ladder.core.emulator.emulated import Emulated
-from ladder.core.show.limits import LESSONS
+from ladder.core.emulator.structures import ACCESSES, KINDS
+from ladder.core.show.limits import BARRIER, CALL, LESSONS
 from ladder.core.show.notebook import rung_of
 from ladder.core.verify.cases import cases
 from ladder.core.verify.check import what_to_run
@@ -135,11 +136,24 @@ def content(exercise: Exercise) -> dict[str, Any]:
         "device": dict(names_of(TARGET)),
         "outputs": [arg.name for arg in op.args if arg.role != "in"],
         "optional": [arg.name for arg in op.args if arg.optional],
+        "kinds": KINDS,
+        "accesses": ACCESSES,
         "cases": written,
         "every": _is_puzzle(op),
         "limits": {"case": counted, "at_most": {}, "at_least": {}, **exercise.limits},
+        "marks": _marks(exercise.limits),
         "lessons": LESSONS if exercise.limits else {},
     }
+
+
+def _marks(limits: Mapping[str, Mapping[str, float]]) -> str:
+    """The macros for a limit on barriers or on calls, of which the page counts one."""
+    names = {name for named in limits.values() for name in named}
+    found = [BARRIER for name in names if name == "barriers"]
+    found += [CALL.format(name[9:]) for name in names if name.startswith("calls of ")]
+    if len(found) > 1:
+        raise ValueError(f"the page counts either barriers or one function's calls: {names}")
+    return "".join(found)
 
 
 def _case(

@@ -16,7 +16,7 @@ from ladder.core.emulator.emulated import Emulated
 from ladder.core.show import notebook
 from tests.mutants.changes import read
 from tests.planted.__main__ import planted
-from tests.site.conftest import ROOT
+from tests.site.conftest import ROOT, lacking
 
 pytestmark = pytest.mark.site
 
@@ -29,7 +29,7 @@ FLOAT32 = "float32"
 def run(site, tmp_path_factory):
     """Runs a command of node.mjs on a list; what it prints, a line for each entry."""
     if not (BUILT / "runtime.wasm").exists() or not shutil.which("node"):
-        pytest.skip("the page's checker is not built: make site, with Node.js")
+        lacking("the page's checker is not built: make site, with Node.js")
 
     def ask(what: str, content: object, *arguments: Path) -> list[dict]:
         file = tmp_path_factory.mktemp("node") / "list.json"

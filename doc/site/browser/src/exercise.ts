@@ -30,9 +30,12 @@ export interface Exercise {
   device: Record<string, number | string>; // what a header may ask about
   outputs: string[];
   optional: string[];
+  kinds: string[]; // of problems, by their number
+  accesses: string[]; // kinds of them
   cases: Case[];
   every: boolean; // whether a kernel must take each of them
   limits: { case: number; at_most: Record<string, number>; at_least: Record<string, number> };
+  marks: string; // macros by which the kernel prints "@" where a limit counts it, or ""
   lessons: Record<string, string>; // what a kernel that breaks a limit has to learn, by the measure
 }
 

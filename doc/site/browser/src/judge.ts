@@ -7,7 +7,7 @@ import { judge } from "./limits";
 import { COUNTS, Machine } from "./machine";
 import type { Access, Problem, Site } from "./report";
 import { Run, type Seen, Wrong } from "./run";
-import { prepare } from "./source";
+import { prepare, withMacros } from "./source";
 
 export interface Verdict {
   status: "passed" | "failed" | "refused";
@@ -41,10 +41,13 @@ export async function check(
   const verdict = { ...nothing, status: "failed", message: "" } as Verdict;
   const deterministic = !(readHeader(source).Deterministic?.[0] ?? "yes").startsWith("no");
   const libraries = new Map<string, Library>();
-  let counted: Seen | undefined;
+  let accesses: Access[] = [];
+  let marks = 0;
   let ran = 0;
   try {
-    const { text, kernels } = prepare(exercise.file, source, emulator.includes);
+    const prepared = (source: string) => prepare(exercise.file, source, emulator.includes);
+    const { kernels } = prepared(source); // its errors name the reader's own lines
+    const { text } = prepared(withMacros(source, exercise.marks));
     for (const [index, one] of exercise.cases.entries()) {
       const planned = plan(source, { ...one.dims, ...exercise.device });
       if (planned.refusal && exercise.every)
@@ -65,16 +68,20 @@ export async function check(
       tell(`running: ${one.label}`);
       const module = await WebAssembly.compile(library.module as BufferSource);
       const runs: Seen[] = [];
+      const machines: Machine[] = [];
       for (const order of ORDERS) {
         const machine = new Machine(emulator.runtime, module, library.linked);
+        machines.push(machine);
         const run = new Run(machine, library, exercise, source, kernels, one);
         const trace = index === exercise.limits.case && order === ORDERS[0] ? ALL : 1;
         runs.push(await run.take(planned, { ...order, trace }));
         if (deterministic) sameBits(one, runs);
       }
       ran++;
-      if (index === exercise.limits.case)
-        Object.assign(verdict, { ...shown((counted = runs[0]!)), label: one.label });
+      if (index !== exercise.limits.case) continue;
+      accesses = runs[0]!.accesses;
+      marks = machines[0]!.marks;
+      Object.assign(verdict, { ...shown(runs[0]!), label: one.label });
     }
   } catch (error) {
     const known = error instanceof Wrong || error instanceof CompileError || error instanceof HeaderError;
@@ -82,7 +89,7 @@ export async function check(
     return { ...verdict, message: error.message, problems: error instanceof Wrong ? error.problems : [] };
   }
   if (!ran) return { ...verdict, status: "refused" };
-  const [broken, kept] = judge(exercise, source, verdict.sites, counted?.accesses ?? []);
+  const [broken, kept] = judge(exercise, source, verdict.sites, accesses, marks);
   if (broken.length) return { ...verdict, message: broken[0]!, notes: [...broken.slice(1), ...kept] };
   return { ...verdict, status: "passed", message: `right at ${ran} shapes and kinds of input`, notes: kept };
 }

@@ -84,6 +84,7 @@ function system(memory: () => WebAssembly.Memory) {
 export class Machine {
   private readonly runtime: Exports;
   private readonly kernel: Exports;
+  marks = 0; // that the kernel has printed: see marks of an Exercise
   private constants = { address: 0, bytes: 0 };
 
   constructor(runtime: WebAssembly.Module, kernel: WebAssembly.Module, bytes: Uint8Array) {
@@ -117,6 +118,11 @@ export class Machine {
         late.push([name, value, module === "GOT.func"]);
       } else if (name === "__memory_base") value = constant(memoryBase);
       else if (name === "__table_base") value = constant(tableBase);
+      else if (name.endsWith("emulator_print"))
+        value = (format: number) => {
+          if (this.text(format).startsWith("@")) this.marks++;
+          return 0;
+        };
       else if (kind === "function" && !(name in runtime))
         value = () => {
           throw new Error(`the emulator has no function ${name}`);

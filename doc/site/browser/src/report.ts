@@ -1,25 +1,8 @@
 // What a launch was seen to do, in the words of ladder/core/emulator/kernel.py.
+import type { Exercise } from "./exercise";
 import type { Counts, Place, RawProblem, RawRequest, RawResult, RawSite } from "./machine";
 import { withoutComments } from "./source";
 
-export const KINDS = [
-  "out of bounds",
-  "race",
-  "divergent barrier",
-  "deadlock",
-  "uninitialised shared memory",
-  "crash",
-  "assertion",
-  "time limit",
-  "misaligned",
-  "barrier misuse",
-  "in flight",
-  "too much shared memory",
-  "cluster",
-  "ranks",
-  "too early",
-];
-const ACCESSES = ["read", "write", "atomic"];
 const BESIDE = 4096; // bytes from a buffer within which an access was most likely meant for it
 
 export interface Problem {
@@ -58,6 +41,7 @@ export function ownLine(frames: [string, number][], file: string): number {
 export class Words {
   /** `names`: the kernel's parameters. */
   constructor(
+    private readonly exercise: Exercise,
     private readonly source: string,
     private readonly names: string[],
     private readonly buffers: Buffer[],
@@ -75,7 +59,7 @@ export class Words {
       line: this.lines.get(site.pc) ?? 0,
       buffer: this.buffer(site),
       space: site.shared ? "shared" : "global",
-      kind: ACCESSES[site.access]!,
+      kind: this.exercise.accesses[site.access]!,
     }));
   }
 
@@ -88,7 +72,7 @@ export class Words {
   }
 
   private problem(problem: RawProblem): Problem | undefined {
-    const kind = KINDS[problem.kind]!;
+    const kind = this.exercise.kinds[problem.kind]!;
     const line = this.lines.get(problem.place.pc) ?? 0;
     const other = problem.other.pc ? this.lines.get(problem.other.pc) : undefined;
     if (kind === "divergent barrier" && other === line) return; // one barrier, compiled twice
@@ -98,7 +82,7 @@ export class Words {
 
   private say(kind: string, problem: RawProblem, line?: number): string {
     const { text } = problem;
-    const action = ACCESSES[problem.place.access];
+    const action = this.exercise.accesses[problem.place.access];
     const them = `thread ${triple(problem.other.thread)}`;
     const there = line ? ` in line ${line}` : "";
     const who = named(problem.place);
@@ -138,7 +122,7 @@ export class Words {
     const them =
       String(before.block) === String(now.block) ? `thread ${triple(before.thread)}` : named(before);
     const space = problem.shared ? "shared" : "global";
-    const [first, second] = [ACCESSES[now.access]!, ACCESSES[before.access]!];
+    const [first, second] = [this.exercise.accesses[now.access]!, this.exercise.accesses[before.access]!];
     const text =
       `race on ${this.buffer(problem)} in ${space} memory, offset ${problem.offset}: ${first} by ${who}, and ` +
       `${second} by ${them}${there}, with ${problem.text} between them`;

@@ -113,7 +113,7 @@ export class Run {
     const places = raw.problems.flatMap(({ place, other }) => [place.pc, other.pc]);
     const lines = await this.lines([...places, ...raw.sites.map(({ pc }) => pc)]);
     const buffers = taken.flatMap((argument) => ("address" in argument ? [argument] : []));
-    const words = new Words(this.source, kernel.parameters, buffers, lines, SECONDS);
+    const words = new Words(this.exercise, this.source, kernel.parameters, buffers, lines, SECONDS);
     const problems = words.problems(raw);
     if (problems.length) {
       // A thread that comes too early also reads what is not there yet: the race explains it.

@@ -32,6 +32,14 @@ export function prepare(
   return { text: `${text}\n${launchers.join("")}`, kernels: found };
 }
 
+/** The source with macros below its includes; its lines keep their numbers. */
+export function withMacros(source: string, macros: string): string {
+  return source.replace(
+    /^(?:[^]*\n)?#include.*\n|^/,
+    (head) => `${head}${macros}\n#line ${head.split("\n").length}\n`,
+  );
+}
+
 function flatten(path: string, source: string, includes: Record<string, string>, seen: Set<string>): string {
   seen.add(path);
   const rewritten = rewriteShared(source);
