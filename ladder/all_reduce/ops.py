@@ -38,18 +38,13 @@ total = Op(
     },
 )
 
-LADDERS = (
-    Ladder(
-        total,
-        extra=(
-            Rung(
-                "nccl",
-                "NCCL",
-                header={"rounds": ("partial sums to real",)},
-                run=library_rungs.all_reduce,
-                prepare=library_rungs.join,
-                library=True,
-            ),
-        ),
-    ),
+nccl = Rung(
+    "nccl",
+    "NCCL",
+    header={"rounds": ("partial sums to real",)},
+    run=library_rungs.all_reduce,
+    prepare=library_rungs.join,
+    library=True,
 )
+
+LADDERS = (Ladder(total, (nccl,)),)

@@ -52,16 +52,18 @@ def equal_scores(dims: Dims, rng: np.random.Generator) -> dict[str, np.ndarray]:
 SECOND_LAYER = Case(starts={"qkv": "3 * B * T * C", "out": "B * T * C", "lse": "B * NH * T"})
 
 
-def with_outputs(inputs: MakeInputs) -> MakeInputs:
-    """The same inputs for the backward pass: out and lse that belong to qkv."""
+def with_outputs(
+    inputs: MakeInputs, forward: Callable[..., None] = attention.forward
+) -> MakeInputs:
+    """The same inputs for the backward pass: out and lse that belong to them."""
 
     def make(dims: Dims, rng: np.random.Generator) -> dict[str, np.ndarray]:
         T, C, NH = (dims[name] for name in ("T", "C", "NH"))
-        qkv = inputs(dims, rng)["qkv"]
-        B = len(qkv)
+        arrays = inputs(dims, rng)
+        B = len(arrays["qkv"])
         out, lse = np.empty((B, T, C)), np.empty((B, NH, T))
-        attention.forward(out, lse, qkv)
-        return {"qkv": qkv, "out": out, "lse": lse}
+        forward(out, lse, *arrays.values())
+        return {**arrays, "out": out, "lse": lse}
 
     return make
 

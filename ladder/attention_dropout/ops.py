@@ -5,15 +5,14 @@ whose `rng` and `stream` these ops take: neither pass stores it.
 """
 
 from dataclasses import replace
-
-import numpy as np
+from functools import partial
+from typing import Any
 
 from ladder.attention import ops as attention
 from ladder.attention.ops import BENCH, SECOND_LAYER, equal_scores, large_scores, normal
 from ladder.core.contract.ladder import Ladder
-from ladder.core.contract.op import Case, Dims, MakeInputs, read
-from ladder.dropout.ops import SCALARS, VALUES
-from ladder.dropout.ops import inputs as random_state
+from ladder.core.contract.op import Case, MakeInputs, read
+from ladder.dropout.ops import SCALARS, VALUES, with_state
 from reference import attention_dropout
 
 MEASURED = {  # the character models', and one of attention's
@@ -22,26 +21,11 @@ MEASURED = {  # the character models', and one of attention's
 }
 
 
-def with_state(inputs: MakeInputs) -> MakeInputs:
-    """The same inputs, and a random state."""
-    return lambda dims, rng: {**inputs(dims, rng), **random_state(dims, rng)}
-
-
 def with_outputs(inputs: MakeInputs, **scalars: float) -> MakeInputs:
     """The same inputs for the backward pass: a random state, and out and lse that belong to qkv
     under its mask. `scalars` are those of the call that differ from VALUES."""
-
-    def make(dims: Dims, rng: np.random.Generator) -> dict[str, np.ndarray]:
-        T, C, NH = (dims[name] for name in ("T", "C", "NH"))
-        arrays = with_state(inputs)(dims, rng)
-        B = len(arrays["qkv"])
-        out, lse = np.empty((B, T, C)), np.empty((B, NH, T))
-        values = {**VALUES, **scalars}
-        p, stream = float(values["p"]), int(values["stream"])
-        attention_dropout.forward(out, lse, arrays["qkv"], arrays["rng"], p=p, stream=stream)
-        return {**arrays, "out": out, "lse": lse}
-
-    return make
+    values: dict[str, Any] = {**VALUES, **scalars}
+    return attention.with_outputs(with_state(inputs), partial(attention_dropout.forward, **values))
 
 
 forward = replace(

@@ -27,11 +27,7 @@ PLAIN_BENCH = {"B*T=4096": {"N": 4096, "V": 50257}}
 
 def inputs(dims: Dims, rng: np.random.Generator) -> dict[str, np.ndarray]:
     """Targets within the vocabulary, and rows of probabilities that sum to 1."""
-    return {
-        **softmax.backward_inputs(dims, rng),
-        "targets": rng.integers(0, dims["V"], dims["N"]),
-        "dloss": np.array([1 / dims["N"]]),
-    }
+    return {**softmax.backward_inputs(dims, rng), **fused_inputs(dims, rng)}
 
 
 def fused_inputs(dims: Dims, rng: np.random.Generator) -> dict[str, np.ndarray]:

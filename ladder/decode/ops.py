@@ -11,6 +11,7 @@ Positions are read from memory, so that one recorded graph serves every token.
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import numpy as np
 
@@ -244,7 +245,8 @@ attention = Op(
     },
 )
 
-append_attention = Op(
+append_attention = replace(
+    attention,
     name="decode.append_attention",
     summary="key and value of qkv go into kv; then out = decode.attention",
     args=(
@@ -253,16 +255,10 @@ append_attention = Op(
         read("qkv", "B 3*C"),
         read("positions", "B", "int32"),
     ),
-    fits=("C % NH == 0",),
     reference=decode.append_attention,
-    flops=attention.flops,
     bytes=append_attention_bytes,
-    shapes=ATTENTION_SHAPES,
     # A cluster of 8 blocks goes through the keys 512 at a time in float32, 1,024 in 16 bits.
     also=({"B": 2, "P": 1100, "C": 64, "NH": 1},),
-    bench=attention.bench,
-    make_inputs=attention_inputs,
-    cases=attention.cases,
 )
 
 linear = Op(
@@ -350,10 +346,7 @@ LADDERS = (
     Ladder(append),
     Ladder(attention),
     Ladder(append_attention),
-    Ladder(
-        linear,
-        (library_rungs(library.forward)[0], one_kernel_rungs()[0]),
-    ),
+    Ladder(linear, (library_rungs(library.forward)[0], one_kernel_rungs()[0])),
     Ladder(linear_gelu),
     Ladder(sample),
 )

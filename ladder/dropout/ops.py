@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from ladder.core.contract.ladder import Ladder
-from ladder.core.contract.op import Case, Dims, Op, Scalar, read, write
+from ladder.core.contract.op import Case, Dims, MakeInputs, Op, Scalar, read, write
 from reference import dropout
 
 SHAPES = tuple({"N": N} for N in (1, 3, 4, 31, 33, 1000, 4099))
@@ -27,6 +27,11 @@ CASES = {
 
 def inputs(dims: Dims, rng: np.random.Generator) -> dict[str, np.ndarray]:
     return {"rng": rng.integers(0, 2**32, 4, dtype=np.uint32)}
+
+
+def with_state(others: MakeInputs) -> MakeInputs:
+    """Other inputs, and a random state."""
+    return lambda dims, rng: {**others(dims, rng), **inputs(dims, rng)}
 
 
 forward = Op(

@@ -6,8 +6,7 @@ import numpy as np
 
 from ladder.core.contract.ladder import Ladder
 from ladder.core.contract.op import Case, Dims, Op, distinct, read, update, write
-from ladder.dropout.ops import SCALARS
-from ladder.dropout.ops import inputs as random_state
+from ladder.dropout.ops import SCALARS, with_state
 from ladder.layernorm import ops as layernorm
 from ladder.residual_layernorm import ops as without_dropout
 from reference import dropout_residual_layernorm
@@ -21,25 +20,10 @@ def exact_sums(dims: Dims, rng: np.random.Generator) -> dict[str, np.ndarray]:
     """Multiples of 1/32, and of 1/64 that are doubled: every real type holds their sums exactly, so
     that the way they are rounded makes no difference."""
     shape = distinct(dims["N"], dims["C"]), dims["C"]
-    rows = {"inp1": rng.integers(-64, 65, shape) / 32, "inp2": rng.integers(-64, 65, shape) / 64}
-    return {**rows, **random_state(dims, rng)}
+    return {"inp1": rng.integers(-64, 65, shape) / 32, "inp2": rng.integers(-64, 65, shape) / 64}
 
 
-def nothing_dropped(dims: Dims, rng: np.random.Generator) -> dict[str, np.ndarray]:
-    return {**without_dropout.exact_sums(dims, rng), **random_state(dims, rng)}
-
-
-def large_mean(dims: Dims, rng: np.random.Generator) -> dict[str, np.ndarray]:
-    return {**without_dropout.large_mean(dims, rng), **random_state(dims, rng)}
-
-
-def gradients(dims: Dims, rng: np.random.Generator) -> dict[str, np.ndarray]:
-    return {**layernorm.backward_inputs(dims, rng), **random_state(dims, rng)}
-
-
-def large_and_small_rows(dims: Dims, rng: np.random.Generator) -> dict[str, np.ndarray]:
-    rows = layernorm.with_statistics(layernorm.rows_of_all_sizes)(dims, rng)
-    return {**rows, **random_state(dims, rng)}
+large_and_small_rows = with_state(layernorm.with_statistics(layernorm.rows_of_all_sizes))
 
 
 def backward_cancels(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -58,10 +42,12 @@ forward = Op(
     flops=lambda d: 10 * d["N"] * d["C"],
     shapes=layernorm.SHAPES,
     bench=BENCH,
-    make_inputs=exact_sums,
+    make_inputs=with_state(exact_sums),
     cases={
-        "large mean": Case(large_mean, hard=True),
-        "p = 0, first stream": Case(nothing_dropped, scalars={"p": 0.0, "stream": 0}),
+        "large mean": Case(with_state(without_dropout.large_mean), hard=True),
+        "p = 0, first stream": Case(
+            with_state(without_dropout.exact_sums), scalars={"p": 0.0, "stream": 0}
+        ),
         "second layer": layernorm.SECOND_LAYER,
     },
     cancels=without_dropout.cancels,
@@ -82,7 +68,7 @@ backward = Op(
     flops=lambda d: 16 * d["N"] * d["C"],
     shapes=layernorm.SHAPES,
     bench=BENCH,
-    make_inputs=gradients,
+    make_inputs=with_state(layernorm.backward_inputs),
     cases={
         "rows of all sizes": Case(large_and_small_rows, hard=True),
         "p = 0, first stream": Case(scalars={"p": 0.0, "stream": 0}),

@@ -12,6 +12,7 @@ import numpy as np
 from ladder.core.contract.ladder import Ladder
 from ladder.core.contract.op import Case, Dims, Op, read, shapes, write
 from ladder.crossentropy import ops as crossentropy
+from ladder.matmul.ops import flops
 from reference import matmul_crossentropy
 
 SHAPES = shapes(
@@ -27,10 +28,6 @@ BENCH = {
     "B*T=4096": {"N": 4096, "C": 768, "V": 50257, "OC": 50304},
     "char N=16384": {"N": 16384, "C": 384, "V": 65, "OC": 128},
 }
-
-
-def flops(d: Dims) -> int:
-    return 2 * d["N"] * d["C"] * d["OC"]
 
 
 def inputs(dims: Dims, rng: np.random.Generator) -> dict[str, np.ndarray]:

@@ -67,15 +67,10 @@ class Scratch:
 
 @dataclass(frozen=True)
 class Tile:
-    """The size of the tiles of an argument that the kernels copy by TMA."""
+    """The tiles of an argument that the kernels copy by TMA; `box`: their rows and columns."""
 
     argument: str
-    rows: int
-    columns: int
-
-    @property
-    def box(self) -> tuple[int, int]:
-        return self.rows, self.columns
+    box: tuple[int, int]
 
 
 @dataclass(frozen=True)
@@ -347,10 +342,10 @@ def _dim3(value: Value, text: str) -> tuple[int, int, int]:
 
 
 def _tile_at(line: _Shaped, names: Mapping[str, Value]) -> Tile:
-    box = _sizes(line.shape, line.text, names)
-    if len(box) != 2:
+    sizes = _sizes(line.shape, line.text, names)
+    if len(sizes) != 2:
         raise LadderError(f"a tile has rows and columns: {line.text}")
-    return Tile(line.name, *box)
+    return Tile(line.name, (sizes[0], sizes[1]))
 
 
 def _sizes(shape: Expression, text: str, names: Mapping[str, Value]) -> tuple[int, ...]:

@@ -12,7 +12,6 @@
 
 import base64
 import functools
-import importlib
 import inspect
 import re
 import sys
@@ -27,7 +26,6 @@ import numpy as np
 from IPython import get_ipython
 from IPython.core.magic import no_var_expand
 from IPython.display import Markdown, display
-from matplotlib.figure import Figure
 
 from ladder.core.common.errors import LadderError
 from ladder.core.common.files import read_text
@@ -391,15 +389,6 @@ class Picture:
 
 def _draw(svg: str) -> None:
     display(Picture(svg))
-
-
-def draw_for_all_pages() -> None:
-    """From here on, the charts that a cell makes with pyplot are drawn like that, too."""
-    if (shell := get_ipython()) is not None:
-        importlib.import_module("matplotlib_inline.backend_inline")  # which sets formats: once
-        formatters = shell.display_formatter.formatters
-        formatters["image/png"].pop(Figure, None)
-        formatters["text/html"].for_type(Figure, lambda figure: Picture(charts.svg(figure)).html)
 
 
 # ---- measurements -------------------------------------------------------------------------------

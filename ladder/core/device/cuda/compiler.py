@@ -25,17 +25,31 @@ from ladder.core.device.cuda.nvrtc import INSTALL, find_nvrtc
 
 WARP_SIZE = 32  # of every NVIDIA GPU
 
-# What rungs are compiled for where no device says so: (multiprocessors, most shared bytes of one
-# block) of a GPU of each generation.
-# https://docs.nvidia.com/cuda/cuda-c-programming-guide/#features-and-technical-specifications
+
+@dataclass(frozen=True)
+class Gpu:
+    """A GPU: its SMs, and what each has room for.
+
+    https://docs.nvidia.com/cuda/cuda-c-programming-guide/#features-and-technical-specifications
+    """
+
+    multiprocessors: int
+    warps: int
+    blocks: int
+    shared: int  # bytes
+    reserved: int = 1 << 10  # of `shared`, for the system, in each block
+    registers: int = 65_536
+
+
+# What rungs are compiled for where no device says so: a GPU of each generation.
 TYPICAL = {
-    "sm_75": (40, 64 << 10),  # Turing: T4
-    "sm_80": (108, 163 << 10),  # Ampere: A100
-    "sm_86": (82, 99 << 10),  # Ampere: RTX 3090
-    "sm_89": (128, 99 << 10),  # Ada: RTX 4090
-    "sm_90a": (132, 227 << 10),  # Hopper: H100, H200
-    "sm_100a": (148, 227 << 10),  # Blackwell: B200
-    "sm_120a": (170, 99 << 10),  # Blackwell: RTX 5090
+    "sm_75": Gpu(40, warps=32, blocks=16, shared=64 << 10, reserved=0),  # Turing: T4
+    "sm_80": Gpu(108, warps=64, blocks=32, shared=164 << 10),  # Ampere: A100
+    "sm_86": Gpu(82, warps=48, blocks=16, shared=100 << 10),  # Ampere: RTX 3090
+    "sm_89": Gpu(128, warps=48, blocks=24, shared=100 << 10),  # Ada: RTX 4090
+    "sm_90a": Gpu(132, warps=64, blocks=32, shared=228 << 10),  # Hopper: H100, H200
+    "sm_100a": Gpu(148, warps=64, blocks=32, shared=228 << 10),  # Blackwell: B200
+    "sm_120a": Gpu(170, warps=48, blocks=24, shared=100 << 10),  # Blackwell: RTX 5090
 }
 
 _ERROR = re.compile(r"^(.*?)\((\d+)\): (?:catastrophic )?error(?: #\S+)?: ", re.MULTILINE)
@@ -73,7 +87,9 @@ def typical_target(name: str, real: np.dtype) -> Target:
     arch = architecture(int(number.group(1))) if number else name
     if arch not in TYPICAL:
         raise LadderError(f"no architecture is named {name!r}; there are {', '.join(TYPICAL)}")
-    return Target(arch, WARP_SIZE, *TYPICAL[arch], np.dtype(real))
+    gpu = TYPICAL[arch]
+    most_shared = gpu.shared - gpu.reserved
+    return Target(arch, WARP_SIZE, gpu.multiprocessors, most_shared, np.dtype(real))
 
 
 def compile_cubin(

@@ -23,7 +23,7 @@ from ladder.core.common.errors import LadderError
 from ladder.core.common.files import read_text
 from ladder.core.contract.expressions import ceil_div
 from ladder.core.contract.launch_plan import Launch
-from ladder.core.contract.peers import MOST_RANKS, structure
+from ladder.core.contract.peers import MOST_RANKS, address, structure
 from ladder.core.contract.rung_file import MOST_BYTES, Rung
 from ladder.core.device.cupy.protocol import Gpu
 
@@ -167,14 +167,14 @@ class PeerToPeer:
         self._gpu.synchronize()
         self._exchange("the end of the exchanges", b"")
         with self._gpu.device:
-            for address in self._opened.values():
-                self._call(self._runtime.ipcCloseMemHandle, address)
+            for opened in self._opened.values():
+                self._call(self._runtime.ipcCloseMemHandle, opened)
         self._exchange("the end of the handles", b"")  # only now may the memory be freed
         self._kept.clear()
 
     def _addresses(self, array: Any) -> list[int]:
         """Where each rank's array lies for this process. All ranks call this at the same time."""
-        key = (_at(array), array.nbytes)
+        key = (address(array), array.nbytes)
         if key not in self._everywhere:
             handle = _on_all(self._exchange, "memory to share", lambda: self._handle(array))
             parts = self._exchange("a handle of memory", handle)
@@ -193,7 +193,7 @@ class PeerToPeer:
         """What `_open` takes. A handle is that of a whole allocation; the array begins behind."""
         begin = self._gpu.allocation(array)
         handle: bytes = self._call(self._runtime.ipcGetMemHandle, begin)
-        return handle + (_at(array) - begin).to_bytes(8, "little")
+        return handle + (address(array) - begin).to_bytes(8, "little")
 
     def _open(self, part: bytes) -> int:
         handle, offset = part[:HANDLE_BYTES], int.from_bytes(part[HANDLE_BYTES:], "little")
@@ -210,8 +210,3 @@ class PeerToPeer:
             raise LadderError(
                 f"{self._gpu.name}: {error}, in {doing}; --exchange nccl does without them"
             ) from None
-
-
-def _at(array: Any) -> int:
-    address: int = array.data.ptr
-    return address

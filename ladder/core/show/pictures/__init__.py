@@ -2,13 +2,12 @@
 
     from ladder.core.show import pictures
 
-    picture = pictures.make("tiles", "matmul.forward", "3")   a Drawing
-    picture.svg()                                             the text of an SVG file
+    picture = pictures.make("ladder", "matmul.forward")   a Drawing
+    picture.svg()                                         the text of an SVG file
 
 Pages ask for one with `<!-- ladder:begin picture KIND ... -->`, notebooks with `nb.picture(KIND,
 ...)`. The kinds, and what they take (every one may also take `dtype`):
 
-    tiles OP RUNG           who writes which element: grid, block, warp, thread; buffer=out shape=
     access OP RUNG lines=   which lane touches which sector of global memory; lines="x[i]|y[i]":
                             only lines that contain one of these; shape=
     banks OP RUNG line=TEXT one request to shared memory by bank and wavefront; array= shape= title=
@@ -45,13 +44,11 @@ from ladder.core.show.pictures import (
     links,
     measured,
     ring,
-    tiles,
     timeline,
 )
 from ladder.core.show.pictures.drawing import Drawing
 
 KINDS: dict[str, Callable[..., Drawing]] = {
-    "tiles": tiles.draw,
     "access": accesses.draw,
     "banks": banks.draw,
     "mma": fragments.draw,

@@ -114,7 +114,7 @@ class Copy(NamedTuple):
 
 def copies(events: Sequence[Event], rung: Rung, dtype: str, dims: Dims) -> list[Copy]:
     """All copies to shared memory in a recording of a kernel, by the blocks that ask for them."""
-    boxes = {tile.argument: tile.rows for tile in emulated_plan(rung, dtype, dims).tiles}
+    boxes = {tile.argument: tile.box[0] for tile in emulated_plan(rung, dtype, dims).tiles}
     steps: dict[int, int] = defaultdict(lambda: -1)  # that a block has begun, with mbarrier_expect
     found = []
     for event in events:

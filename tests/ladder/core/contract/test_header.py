@@ -82,7 +82,7 @@ def test_a_plan_holds_all_that_a_launch_needs(read):
         Launch("start_add_finish", (1, 2, 1), (32, 1, 1)),
     )
     assert plan.scratch == (Scratch("sums", "float32", (4, 2)),)
-    assert plan.tiles == (Tile("a", 4, 32),)
+    assert plan.tiles == (Tile("a", (4, 32)),)
     assert len(read(HEADER).plan({"N": 64}, HOPPER).launches) == 1
 
 

@@ -3,8 +3,8 @@
 import pytest
 
 from ladder.core.contract.launch_plan import Launch
-from ladder.core.device.cuda.compiler import TYPICAL, Resources
-from ladder.core.device.cuda.occupancy import SMS, occupancy
+from ladder.core.device.cuda.compiler import Resources
+from ladder.core.device.cuda.occupancy import occupancy
 
 
 def of(registers, shared, threads, arch="sm_90a", dynamic=0):
@@ -40,9 +40,3 @@ def test_the_share_is_of_the_warps_of_an_sm():
     assert str(of(40, 0, 256)) == "6 blocks on an SM, 48 of 64 warps (75%), limited by registers"
     assert of(40, 0, 256, "sm_86").share == 1.0  # has room for 48 warps
     assert of(16, 0, 32, "sm_75").limited_by == "blocks"
-
-
-def test_every_architecture_that_rungs_are_compiled_for_is_known():
-    assert SMS.keys() == TYPICAL.keys()
-    for name, (_, most_shared) in TYPICAL.items():
-        assert SMS[name].shared - SMS[name].reserved == most_shared

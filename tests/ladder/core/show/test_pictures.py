@@ -23,13 +23,10 @@ from ladder.core.show.pictures import (
     recording,
     replay,
     ring,
-    tiles,
     timeline,
 )
 from ladder.core.show.pictures.drawing import Drawing
 from tests.ladder.emulation import array, run, zeros
-
-RUNG_3 = ("matmul.forward", "3", "float32", "N=128 C=16 OC=128")
 
 
 def contrast(one, other):
@@ -94,16 +91,6 @@ def test_cells_cover_each_coloured_cell_once():
                     assert covered[r][c] == ""
                     covered[r][c] = fill
     assert covered == rows
-
-
-@pytest.mark.emulator
-def test_every_element_has_one_writer_and_every_thread_equally_many():
-    who = tiles.owners(*RUNG_3, "out")
-    assert (who.writes == 1).all()
-    threads, counts = np.unique(who.warp * 32 + who.lane, return_counts=True)
-    assert threads.tolist() == list(range(256)) and set(counts) == {64}
-    rows, columns = np.nonzero((who.warp == 0) & (who.lane == 0))
-    assert set(rows) == set(columns) == set(range(0, 128, 16))
 
 
 RING = ("matmul.forward", "16bit-8", "bfloat16", {"N": 32, "C": 192, "OC": 32})
@@ -187,8 +174,8 @@ extern "C" __global__ void k(float* out) {{
 
 
 def test_a_pictures_words_are_no_markup_of_its_page(tmp_path, monkeypatch):
-    monkeypatch.setitem(pictures.KINDS, "tiles", lambda op, rung: Drawing("a [b]", "3 * 5"))
-    request = "<!-- ladder:begin picture tiles matmul.forward 3 -->\n<!-- ladder:end -->\n"
+    monkeypatch.setitem(pictures.KINDS, "mma", lambda op, rung: Drawing("a [b]", "3 * 5"))
+    request = "<!-- ladder:begin picture mma matmul.forward 3 -->\n<!-- ladder:end -->\n"
     text = pages.render(request, tmp_path / "matmul.md", draw=True)
     assert r"![a \[b\]. 3 \* 5](" in text
 
@@ -347,7 +334,7 @@ def test_links_carry_what_the_rungs_of_an_all_reduce_promise():
 @pytest.mark.parametrize(
     ("picture", "shape", "says"),
     [
-        ("tile matmul.forward 3", None, r"no picture tile; there are tiles, .*banks"),
+        ("tiles matmul.forward 3", None, r"no picture tiles; there are access, banks"),
         ("banks matmul.forward 3", None, "picture banks takes op rung line"),
         ("ring matmul.forward 3", "N=1 C=1 OC=1", r"includes no async\.cuh"),
         ("timeline matmul.forward 3", "N=64 C=64 OC=64", "it uses no mbarrier"),
