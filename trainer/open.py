@@ -121,7 +121,7 @@ class Machine:
 def open_machine(flags: Flags, group: Group = ALONE) -> Machine:
     """The device that the flags name, or the default one; of several ranks, each its own."""
     local_rank = group.local_rank if group.size > 1 else None
-    device, choice, notes = open_for(flags.device, flags.dtype, flags.value("model"), local_rank)
+    device, choice, notes = open_for(flags.device, flags.dtype, local_rank)
     group.agree("the device", [device.kind, choice.dtype])
     return Machine(device, choice, resolve_kernels(flags, choice), notes, group)
 

@@ -128,15 +128,9 @@ class Display:
         self.console.print(table, highlight=False)
 
 
-class Silent:
+class Silent(contextlib.nullcontext[None]):
     """The report of every rank but the first: it has the methods of a `Report`, and none of them
     does anything."""
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, *exception: object) -> None:
-        pass
 
     def __getattr__(self, name: str) -> Callable[..., None]:
         return lambda *what: None

@@ -16,7 +16,6 @@ from tests.trainer.tiny import resolved, resolved_kernels
 from trainer import flags
 from trainer.commands.parser import parse
 from trainer.data.datasets import prepare
-from trainer.engine import schedule
 from trainer.flags import FUSIONS, Flags
 from trainer.model import fusion
 
@@ -126,7 +125,6 @@ def test_a_config_that_is_no_runs_is_refused_in_one_line(tmp_path, text, says):
 
 
 def test_the_names_that_flags_know_are_those_of_what_there_is():
-    assert set(flags.SCHEDULES) == set(schedule.SCHEDULES)
     assert tuple(fusion.FUSIONS) == flags.FUSIONS  # in this order
 
 

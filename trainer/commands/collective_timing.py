@@ -8,7 +8,7 @@ import dataclasses
 import functools
 import statistics
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -24,33 +24,22 @@ SAMPLES = 5
 HEATING = 2.0  # seconds of steps before a GPU is timed
 
 
-class Scheduled(NamedTuple):
-    """A collective and its place in a step.
-
-    behind  the call that it waits for
-    beside  the call that begins at the same time; None where nothing goes beside it
-    """
-
-    collective: Collective
-    behind: Call
-    beside: Call | None
-
-
-def schedule(program: Program) -> Iterator[Scheduled]:
-    """What a step of a program exchanges, in order."""
+def schedule(program: Program) -> Iterator[tuple[Collective, Call, Call | None]]:
+    """What a step of a program exchanges, in order: the collective, the call that it waits for, and
+    the call that begins at the same time; None where nothing goes beside it."""
     last = program.forward[-1]
     for items in (program.last_backward, program.reduce, program.apply):
         for index, item in enumerate(items):
             if isinstance(item, Call):
                 last = item
             elif isinstance(item, Collective):
-                yield Scheduled(item, last, None)
+                yield item, last, None
             elif isinstance(item, Fork):
                 later = (call for call in items[index + 1 :] if isinstance(call, Call))
                 beside = next(later, None)
                 for inner in item.calls:
                     if isinstance(inner, Collective):
-                        yield Scheduled(inner, last, beside)
+                        yield inner, last, beside
         last = [last, *op_calls(items)][-1]  # all of the list is done, also what went beside it
 
 

@@ -29,7 +29,7 @@ from trainer.files import weights
 from trainer.flags import Flags, resolve_sequence
 from trainer.model.program import Program, build
 from trainer.open import Machine, of_newest_run, open_machine, open_weights
-from trainer.report import open_console
+from trainer.report import Display, open_console
 
 LOSS, SPLITS = "loss", ("train", "val")
 SECONDS = 10  # between lines on the progress
@@ -80,17 +80,15 @@ def main(argv: Sequence[str]) -> int:
         program, real = forward_only(B, fused, length), machine.choice.real
         return Engine(program, machine.device, real, kernels.rungs, weights_of=engine)
 
-    console = open_console()
+    screen = Display(open_console(), 0)
     dtype, lengths = machine.choice.dtype, f"{min(groups)} to {T}" if shorter else f"{T}"
-    _say(
-        console,
-        f"{name}: {len(examples):,} of {len(every):,} examples, B={B} T={lengths}, {dtype}",
-        f"weights: {model.source}",
-        *(f"note: {note}" for note in note_on_length(examples, T)),
-    )
-    score = _evaluate_groups(groups, engine_of, console)
+    screen.say(f"{name}: {len(examples):,} of {len(every):,} examples, B={B} T={lengths}, {dtype}")
+    screen.say(f"weights: {model.source}")
+    for note in note_on_length(examples, T):
+        screen.say(f"note: {note}")
+    score = _evaluate_groups(groups, engine_of, screen.console)
     for what, right in (("accuracy", score.right), ("normalized", score.right_normalized)):
-        console.print(f"{what:10}  {describe(right, score.examples)}", highlight=False)
+        screen.say(f"{what:10}  {describe(right, score.examples)}")
     return 0
 
 
@@ -106,28 +104,23 @@ def print_loss(
         return build(model.shape, rows, T, training=False, fusions=fused)
 
     engine = machine.engine(machine.choose(forward_only, B), forward_only, model.pieces)
-    console = open_console()
+    screen = Display(open_console(), 0)
     text = f"{loader.tokens:,} tokens, {rows:,} rows of T={T}, B={B}, {machine.choice.dtype}"
-    _say(console, f"text: {text}", f"weights: {model.source}")
+    screen.say(f"text: {text}\nweights: {model.source}")
     if 0 < its < rows:
-        _say(console, f"note: the run's own validation took the first {its:,} rows: --limit {its}")
+        screen.say(f"note: the run's own validation took the first {its:,} rows: --limit {its}")
     total, said = 0.0, time.monotonic()
-    with _progress(console) as bar:
+    with _progress(screen.console) as bar:
         for first in bar.track(range(0, rows, B)):
-            if not console.is_terminal and time.monotonic() - said > SECONDS:
+            if not screen.console.is_terminal and time.monotonic() - said > SECONDS:
                 said = time.monotonic()
-                _say(console, f"{first:,} of {rows:,} rows")
+                screen.say(f"{first:,} of {rows:,} rows")
             batch = [loader.next_batch() for _ in range(min(B, rows - first))]
             write_rows(engine, *map(np.concatenate, zip(*batch, strict=True)))
             engine.evaluate()
             total += fetch_loss(engine, len(batch))() * len(batch)
-    _say(console, f"loss: {total / rows:.6f} nats per token")
+    screen.say(f"loss: {total / rows:.6f} nats per token")
     return 0
-
-
-def _say(console: Console, *lines: str) -> None:
-    for line in lines:
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 def _progress(console: Console) -> Progress:

@@ -163,13 +163,7 @@ def parse_rung(text: str) -> tuple[str, str]:
 class _CollectRungs(argparse.Action):
     """Gathers repeated flags into {op: id of a rung, or path}."""
 
-    def __call__(
-        self,
-        parser: argparse.ArgumentParser,
-        namespace: argparse.Namespace,
-        values: Any,
-        option_string: str | None = None,
-    ) -> None:
+    def __call__(self, parser: Any, namespace: Any, values: Any, option: Any = None) -> None:
         op, which = parse_rung(values)
         named = dict(getattr(namespace, self.dest) or {})
         if named.setdefault(op, which) != which:

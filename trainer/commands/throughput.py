@@ -13,6 +13,7 @@ import numpy as np
 from ladder.core.common.errors import LadderError
 from ladder.core.common.files import read_json
 from ladder.core.common.host import peak_memory
+from ladder.core.contract.ladder import find
 from ladder.core.measure import results
 from trainer.commands import gpu_condition, step_timing
 from trainer.commands.op_timing import energy_in_words, energy_of_step, rows_of, time_in_step
@@ -75,31 +76,18 @@ def _numpy_products(engine: Engine) -> Callable[[], None]:
     """A function that computes only the products of all linear layers of a step."""
 
     def factors(call: Call) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        arguments = list(engine.arguments(call))
-        if call.op in not_products:
-            del arguments[not_products[call.op]]
-        out, a, b = arguments[:3]
-        if call.op in forward:
-            return out, a, b.T
-        if call.op in backward_input:
-            return out, a, b
-        return out, a.T, b  # backward_weight, without adding up
+        out, second, *_ = arguments = engine.arguments(call)
+        names = (arg.name for arg in find(call.op).op.args)
+        named = dict(zip(names, arguments, strict=True))
+        if call.op.endswith(".forward"):
+            return out, named["inp"], named["weight"].T
+        if call.op.endswith(".backward_input"):
+            return out, second, named["weight"]
+        return out, named["dout"].T, named["inp"]  # backward_weight, without adding up
 
-    # which arguments of a fused op do not belong to the product
-    not_products = {
-        "matmul_gelu.forward": slice(0, 1),
-        "matmul.backward_weight_bias": slice(1, 2),
-        "matmul_residual.forward": slice(1, 2),
-        "matmul_crossentropy.forward": slice(1, 4),
-        "matmul_crossentropy.backward_input": slice(2, 3),
-    }
-    layers = "matmul", "matmul_gelu", "matmul_relu", "matmul_residual", "matmul_crossentropy"
-    forward = [f"{layer}.forward" for layer in layers]
-    backward_input = [f"{layer}.backward_input" for layer in layers]
-    backward_weight = "matmul.backward_weight", "matmul.backward_weight_bias"
-    ops = (*forward, *backward_input, *backward_weight)
     calls = (*engine.program.forward, *engine.program.backward)
-    products = [factors(call) for call in calls if call.op in ops]
+    linear = [call for call in calls if call.op.startswith("matmul")]
+    products = [factors(call) for call in linear if call.op != "matmul.backward_bias"]
 
     def run() -> None:
         for out, a, b in products:

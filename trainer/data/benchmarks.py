@@ -27,14 +27,8 @@ from trainer.data.download import Source
 from trainer.data.multiple_choice import Example, read_examples, write_examples
 from trainer.data.tokenizers import Tokenizer, get_tokenizer
 
-
-@dataclass(frozen=True)
-class Question:
-    """A question as text: the context, four ways to go on, and which of them is right."""
-
-    context: str
-    endings: list[str]
-    label: int
+# As text: the context, four ways to go on, and which of them is right.
+Question = tuple[str, list[str], int]
 
 
 @dataclass(frozen=True)
@@ -49,7 +43,7 @@ class Benchmark:
 def hellaswag_questions(path: Path) -> Iterator[Question]:
     for line in read_text(path).splitlines():
         item = json.loads(line)
-        yield Question(item["ctx"], item["endings"], item["label"])
+        yield item["ctx"], item["endings"], item["label"]
 
 
 def mmlu_questions(path: Path) -> Iterator[Question]:
@@ -65,7 +59,7 @@ def mmlu_questions(path: Path) -> Iterator[Question]:
             assert file is not None  # it is a regular file
             for row in csv.reader(io.TextIOWrapper(file, "utf-8", newline="")):
                 question, *endings, answer = row
-                yield Question(f"Question: {question}\n\nAnswer:", endings, "ABCD".index(answer))
+                yield f"Question: {question}\n\nAnswer:", endings, "ABCD".index(answer)
 
 
 BENCHMARKS = {
@@ -131,5 +125,6 @@ def prepare_benchmark(
 
 
 def tokenized(question: Question, tokenizer: Tokenizer) -> Example:
-    endings = [tokenizer.encode(f" {ending}") for ending in question.endings]
-    return Example(tokenizer.encode(question.context), endings, question.label)
+    context, endings, label = question
+    completions = [tokenizer.encode(f" {ending}") for ending in endings]
+    return Example(tokenizer.encode(context), completions, label)

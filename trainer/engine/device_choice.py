@@ -1,27 +1,20 @@
 """The device that a run uses when none is named, and the type that it computes in."""
 
-import dataclasses
 import os
-
-import numpy as np
 
 from ladder.core.common.errors import LadderError
 from ladder.core.contract.device import Device
-from ladder.core.contract.ladder import find
 from ladder.core.device.open import GPUS, default_gpu, open_device
 from trainer.flags import DEFAULT_DTYPE, DeviceChoice
-from trainer.model.program import build
-from trainer.model.registry import SIZES
 
 
 def open_for(
-    name: str | None, dtype: str | None, model: str, local_rank: int | None = None
+    name: str | None, dtype: str | None, local_rank: int | None = None
 ) -> tuple[Device, DeviceChoice, list[str]]:
     """The device of a run, what the settings say of it, and notes: what is used instead of what
     would be the default, and why.
 
     name, dtype  as typed
-    model        what -e says: a GPU is the default where it has a kernel for each of its ops
     local_rank   of several processes of this machine, the number of this one and of its GPU; None
                  where there is one process
 
@@ -33,16 +26,10 @@ def open_for(
     if gpu is None and local_rank is not None:
         why = ["no GPU was found ('python -m trainer doctor' says why)"]
     if gpu is not None:
-        gpu = _own_gpu(gpu, local_rank)
         try:
-            device, choice, notes = _open(gpu, dtype)
+            return _open(_own_gpu(gpu, local_rank), dtype)
         except LadderError as error:
             why = [str(error)]
-        else:
-            if not (missing := _ops_without_kernel(model, device, choice.real)):
-                return device, choice, notes
-            ops = ", ".join(missing)
-            why = [f"no rung of {ops} runs in {choice.dtype} on {device.name}"]
     device, choice, notes = _open("cpu", dtype)
     return device, choice, [*notes, *(f"{reason}: this run uses the CPU" for reason in why)]
 
@@ -72,20 +59,3 @@ def _open(name: str, dtype: str | None) -> tuple[Device, DeviceChoice, list[str]
             raise LadderError(f"{lacks}; choose --dtype fp16 or fp32")
         chosen, notes = "fp16", [f"{lacks}: this run uses fp16"]
     return device, DeviceChoice(name, device.is_gpu, chosen), notes
-
-
-def _ops_without_kernel(model: str, device: Device, real: np.dtype) -> list[str]:
-    """The ops of a model that have no kernel for the device. `model`: the value of -e; a file is
-    not opened yet, so it counts as any model."""
-    sizes = [SIZES[model]] if model in SIZES else SIZES.values()
-    models = {type(size.config): size.config for size in sizes}.values()
-    dropping = [dataclasses.replace(c, dropout=0.5, attention_dropout=0.5) for c in models]
-    programs = [build(config, 1, 1) for config in dropping]
-    ops = {call.op for program in programs for call in program.training_step}
-
-    def has_kernel(op: str) -> bool:
-        ladder = find(op)
-        target = device.target(ladder.op.real_in(real))
-        return any(not r.library and r.claims(target) for r in ladder.on(device))
-
-    return sorted(op for op in ops if not has_kernel(op))

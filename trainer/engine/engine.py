@@ -175,15 +175,12 @@ class Engine:
 
         Of a moment or master copy that ranks share, this rank takes its pieces of the tensor.
         """
-        self._write_one(name, array, layer)
+        self.write_stored(name, array, layer)
         if name + ".master" in self.arrays:
-            self._write_one(name + ".master", array, layer)
+            self.write_stored(name + ".master", array, layer)
 
-    def write_stored(self, name: str, array: np.ndarray) -> None:
-        """Copy an array into a parameter as it is stored, and leave its master copy alone."""
-        self._write_one(name, array, None)
-
-    def _write_one(self, name: str, array: np.ndarray, layer: int | None) -> None:
+    def write_stored(self, name: str, array: np.ndarray, layer: int | None = None) -> None:
+        """The same of a parameter as it is stored; its master copy is left alone."""
         if name in self._inputs:
             self._inputs.write(name, array)
             return

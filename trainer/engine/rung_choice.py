@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from rich.console import Console
@@ -53,12 +53,8 @@ class Choice:
     reason: str
 
 
-class _Named(NamedTuple):
-    """Rungs by key, the reason that they give, and the file that an error is in."""
-
-    rungs: Mapping[str, str]
-    reason: str
-    file: str | None = None
+# Rungs by key, the reason that they give, and the file that an error is in.
+_Named = tuple[Mapping[str, str], str, str | None]
 
 
 def choose(
@@ -86,12 +82,12 @@ def choose(
         old, who = before["rungs"], "the checkpoint names"
     old = {key: it for key, it in old.items() if not {key, op_of(key)} & settings.rung.keys()}
     _refuse_code(old, who)
-    named = [_Named(settings.rung, "named by --rung")]
+    named: list[_Named] = [(settings.rung, "named by --rung", None)]
     if before is None:
-        named.append(_Named(old, f"from {settings.rungs}", settings.rungs))
+        named.append((old, f"from {settings.rungs}", settings.rungs))
     else:
         _refuse_edited(old, before)
-        named.append(_Named(old, "as before"))
+        named.append((old, "as before", None))
     choices: dict[str, Choice] = {}
     console = Console(stderr=True)
     shown = device.is_gpu and console.is_terminal
@@ -113,14 +109,14 @@ def _choices_of(
     rungs: dict[Shape, Rung] = {}
     reasons: dict[Shape, str | Picked] = {}
     for shape in counts:
-        for source in named:
-            if key := key_for(source.rungs, op, dict(shape)):
-                with naming_file(source.file):
-                    rung = find_rung(op, source.rungs[key])
+        for ids, reason, file in named:
+            if key := key_for(ids, op, dict(shape)):
+                with naming_file(file):
+                    rung = find_rung(op, ids[key])
                     if rung not in rungs.values():
                         _refuse(op, rung, settings, device, real)
                     rungs[shape] = _fitting(op, key, rung, shape, device, real)
-                reasons[shape] = source.reason
+                reasons[shape] = reason
                 break
     left = [shape for shape in counts if shape not in rungs]
     for shape, (rung, why) in _from_set(op, left, settings, device, real).items():

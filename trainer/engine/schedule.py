@@ -6,9 +6,8 @@ over.
 
 import math
 from collections import deque
-from collections.abc import Callable, Mapping
 
-from trainer.flags import Schedule, TrainConfig
+from trainer.flags import TrainConfig
 
 WINDOW = 128  # measurements that a z-score is taken over, as in llm.c
 
@@ -17,13 +16,26 @@ def rate_of(config: TrainConfig, step: int) -> float:
     """The learning rate of a step of a run, counted from 0.
 
     It rises linearly over the warm-up to --lr, then follows the schedule towards `final_lr` times
-    that, which it would reach at `step == steps`. Constant is constant from the start.
+    that, which it would reach at `step == steps`:
+
+    cosine    half a cosine wave (SGDR, Loshchilov and Hutter 2016)
+    linear    a straight line
+    wsd       --lr for 80 % of the steps, then 1 - sqrt (Hägele et al. 2024)
+    constant  --lr from the start, without a warm-up
     """
-    name, warmup, steps = config.schedule, config.warmup, config.steps
-    if step < warmup and name != "constant":
-        return config.lr * (step + 1) / warmup
-    final = config.final_lr
-    return config.lr * (final + (1 - final) * SCHEDULES[name](step, warmup, steps))
+    name, start, steps, final = config.schedule, config.warmup, config.steps, config.final_lr
+    if step < start and name != "constant":
+        return config.lr * (step + 1) / start
+    if name == "wsd":
+        start = int(0.8 * steps)
+    way = min(1.0, max(0, step - start) / max(1, steps - start))  # from 0 to 1
+    if name == "constant":
+        left = 1.0
+    elif name == "cosine":
+        left = 0.5 * (1 + math.cos(math.pi * way))
+    else:
+        left = 1 - (math.sqrt(way) if name == "wsd" else way)
+    return config.lr * (final + (1 - final) * left)
 
 
 def note_on_warmup(config: TrainConfig) -> list[str]:
@@ -34,38 +46,6 @@ def note_on_warmup(config: TrainConfig) -> list[str]:
         f"the warm-up of {config.warmup} steps (-u) is longer than the run: the learning rate "
         f"rises to {rate_of(config, config.steps - 1):.2e}, not to {config.lr:.2e}"
     ]
-
-
-def _cosine(step: int, warmup: int, steps: int) -> float:
-    """Half a cosine wave from 1 to 0 (SGDR, Loshchilov and Hutter 2016)."""
-    return 0.5 * (1 + math.cos(math.pi * _progress(step, warmup, steps)))
-
-
-def _linear(step: int, warmup: int, steps: int) -> float:
-    return 1 - _progress(step, warmup, steps)
-
-
-def _wsd(step: int, warmup: int, steps: int) -> float:
-    """Warm-up, stable, decay: 1 for 80 % of the steps, then 1 - sqrt (Hägele et al. 2024)."""
-    decay = int(0.8 * steps)
-    return 1.0 if step < decay else 1 - math.sqrt(_progress(step, decay, steps))
-
-
-def _constant(step: int, warmup: int, steps: int) -> float:
-    return 1.0
-
-
-def _progress(step: int, start: int, end: int) -> float:
-    """How far `step` lies on the way from `start` to `end`, 0 to 1."""
-    return min(1.0, (step - start) / max(1, end - start))
-
-
-SCHEDULES: Mapping[Schedule, Callable[[int, int, int], float]] = {
-    "cosine": _cosine,
-    "linear": _linear,
-    "constant": _constant,
-    "wsd": _wsd,
-}
 
 
 class OutlierDetector:

@@ -31,44 +31,28 @@ SAME_ON_RESUME = {
 }
 
 
-def _of(kind: type) -> Callable[[Any], bool]:
-    return lambda value: isinstance(value, kind)
-
-
-def _is_count(value: Any) -> bool:
-    return type(value) is int and value >= 0
-
-
-def _is_size(value: Any) -> bool:
-    return _is_count(value) and value > 0
-
-
 def _are_numbers(value: Any) -> bool:
     return isinstance(value, list) and all(type(x) in (int, float) for x in value)
 
 
-def _is_scale(value: Any) -> bool:
-    return type(value) in (int, float) and 0 < value < math.inf
-
-
-# Where in its state a run finds what it goes on with, and whether that makes sense. `shape` is
-# looked at where the model is opened, and the loader's position where it is restored.
-Sound = dict[tuple[str, ...], Callable[[Any], bool]]
-STATE: Sound = {
-    ("config",): _of(dict),
-    **{("config", name): _is_size for name in SIZES},
-    ("device",): _of(str),
-    ("kernels", "rungs"): _of(dict),
-    ("kernels", "digests"): _of(dict),
-    ("kernels", "fusions"): _of(list),
-    ("train",): _of(dict),
-    ("stepper", "updates"): _is_count,
-    ("stepper", "losses"): _are_numbers,
-    ("stepper", "norms"): _are_numbers,
+# Where in its state a run finds what it goes on with, and whether that makes sense: the type that
+# it has, or a function. `shape` is looked at where the model is opened, and the loader's position
+# where it is restored.
+STATE: dict[str, type | Callable[[Any], bool]] = {
+    "config": dict,
+    **{f"config.{name}": lambda value: type(value) is int and value > 0 for name in SIZES},
+    "device": str,
+    "kernels.rungs": dict,
+    "kernels.digests": dict,
+    "kernels.fusions": list,
+    "train": dict,
+    "stepper.updates": lambda value: type(value) is int and value >= 0,
+    "stepper.losses": _are_numbers,
+    "stepper.norms": _are_numbers,
 }
-STATE_OF_FP16: Sound = {
-    ("stepper", "scale", "value"): _is_scale,
-    ("stepper", "scale", "good_steps"): _is_count,
+STATE_OF_FP16: dict[str, type | Callable[[Any], bool]] = {
+    "stepper.scale.value": lambda value: type(value) in (int, float) and 0 < value < math.inf,
+    "stepper.scale.good_steps": lambda value: type(value) is int and value >= 0,
 }
 
 
@@ -95,14 +79,14 @@ def check_state(state: Mapping[str, Any], where: Path) -> None:
     """
     config = state.get("config")
     fp16 = isinstance(config, dict) and config.get("dtype") == "fp16"
-    for path, makes_sense in (STATE | STATE_OF_FP16 if fp16 else STATE).items():
+    for path, sound in (STATE | STATE_OF_FP16 if fp16 else STATE).items():
         value: Any = state
-        for key in path:
+        for key in path.split("."):
             value = value.get(key) if isinstance(value, dict) else None
-        if not makes_sense(value):
+        if not (isinstance(value, sound) if isinstance(sound, type) else sound(value)):
             raise LadderError(
-                f"{where} is not of a training run of this version: its state lacks "
-                f"{'.'.join(path)}; train from its weights by -e {where} and another -o"
+                f"{where} is not of a training run of this version: its state lacks {path}; train "
+                f"from its weights by -e {where} and another -o"
             )
 
 

@@ -70,15 +70,12 @@ class Saving:
     """The milliseconds that raising an op saves in a step.
 
     bench      the times of the two rungs alone that `predicted` is made of
-    exact      whether these were measured at the shape that the step has
     predicted  their difference, times the work of the step's calls by that of the bench
     measured   the difference between the steps before and after
     """
 
     op: str
-    calls: int
     bench: Bench
-    exact: bool
     predicted: float
     measured: float
 
@@ -139,7 +136,7 @@ def _saving(calls: Sequence[Call], benches: Sequence[Bench], exact: bool, saved:
     chosen = same[0] if same and exact else largest
     share = sum(_work(op, call.dims) for call in calls) / _work(op, chosen.dims)
     predicted = share * (chosen.low_us - chosen.high_us) / 1e3
-    return Saving(op.name, len(calls), chosen, chosen in same, predicted, saved)
+    return Saving(op.name, chosen, predicted, saved)
 
 
 def _work(op: Op, dims: Dims) -> float:

@@ -61,7 +61,7 @@ def gpu(monkeypatch):
     device = Gpu()
     add_size(monkeypatch, "d2", layers=2, channels=16, heads=2)
 
-    def open_for(name, dtype, model, local_rank=None):
+    def open_for(name, dtype, local_rank=None):
         return device, DeviceChoice("cuda", True, dtype), []
 
     monkeypatch.setattr(opening, "open_for", open_for)
