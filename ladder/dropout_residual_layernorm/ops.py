@@ -25,6 +25,10 @@ def exact_sums(dims: Dims, rng: np.random.Generator) -> dict[str, np.ndarray]:
     return {**rows, **random_state(dims, rng)}
 
 
+def rounded_sums(dims: Dims, rng: np.random.Generator) -> dict[str, np.ndarray]:
+    return {**without_dropout.rounded_sums(dims, rng), **random_state(dims, rng)}
+
+
 def nothing_dropped(dims: Dims, rng: np.random.Generator) -> dict[str, np.ndarray]:
     return {**without_dropout.exact_sums(dims, rng), **random_state(dims, rng)}
 
@@ -62,6 +66,7 @@ forward = Op(
     cases={
         "large mean": Case(large_mean, hard=True),
         "p = 0, first stream": Case(nothing_dropped, scalars={"p": 0.0, "stream": 0}),
+        "p = 0.1, rounded sums": Case(rounded_sums, scalars={"p": 0.1}),
         "second layer": layernorm.SECOND_LAYER,
     },
     cancels=without_dropout.cancels,
@@ -86,6 +91,7 @@ backward = Op(
     cases={
         "rows of all sizes": Case(large_and_small_rows, hard=True),
         "p = 0, first stream": Case(scalars={"p": 0.0, "stream": 0}),
+        "p = 0.1": Case(scalars={"p": 0.1}),
         "second layer": layernorm.SECOND_LAYER_BACKWARD,
     },
     cancels=backward_cancels,
