@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ladder.core.amd.isa.memory import Bytes, Memory, Races, Region, region
+from ladder.core.amd.isa.memory import PACKET, Bytes, Memory, Races, Region, region
 from ladder.core.amd.isa.program import Code
 from ladder.core.amd.isa.schedule import Schedule
 from ladder.core.amd.isa.translate import steps
@@ -120,7 +120,7 @@ class InterpretedKernel:
         room = -(-lds // 16) * 16 + 16
         packet = self._packet(launch)
         machine = Machine(
-            Memory([*regions, region("the dispatch packet", packet)]),
+            Memory([*regions, region(PACKET, packet)]),
             Bytes(np.full(room * len(blocks), GARBAGE, np.uint8)),
             lds,
             room,

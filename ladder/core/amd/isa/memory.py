@@ -58,6 +58,9 @@ class Region(NamedTuple):
     content: Bytes
 
 
+PACKET = "the dispatch packet"
+
+
 def region(name: str, array: np.ndarray) -> Region:
     content = array.reshape(-1).view(np.uint8)
     start = content.ctypes.data
@@ -117,7 +120,8 @@ class Memory:
 
     def _describe(self, address: int) -> str:
         """Where an address outside of all arrays lies."""
-        near = min(self.regions, key=lambda at: max(at.start - address, address - at.end))
+        arrays = [at for at in self.regions if at.name != PACKET]  # those that kernels mean
+        near = min(arrays, key=lambda at: max(at.start - address, address - at.end))
         if address < near.start:
             away = f"{near.start - address:,} bytes before the start of {near.name}"
         elif address < near.end:
