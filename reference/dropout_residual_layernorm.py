@@ -11,6 +11,8 @@ What is normalised is `residual` as it is stored, and what the branch gets is `d
 stored, as where each op is a kernel of its own. For p, stream and rng see dropout.py.
 """
 
+from collections.abc import Callable
+
 import numpy as np
 
 from reference import dropout, residual_layernorm
@@ -29,13 +31,14 @@ def forward(
     *,
     p: float,
     stream: int,
-    real: np.dtype | None = None,
+    stored_residual: Callable[[np.ndarray], np.ndarray] = lambda residual: residual,
 ) -> None:
     """residual and out (N, C), mean and rstd (N) from inp1, inp2 (N, C), weight and bias (C), rng
-    (4); `real`: what residual will be stored in, if that is narrower than the array."""
+    (4); `stored_residual`: what residual is after it was stored in a narrower type."""
     kept = np.empty_like(inp2)
     dropout.forward(kept.reshape(-1), inp2.reshape(-1), rng, p=p, stream=stream)
-    residual_layernorm.forward(residual, out, mean, rstd, inp1, kept, weight, bias, real)
+    row = residual, out, mean, rstd, inp1, kept, weight, bias
+    residual_layernorm.forward(*row, stored_residual)
 
 
 def backward(
@@ -52,10 +55,10 @@ def backward(
     *,
     p: float,
     stream: int,
-    real: np.dtype | None = None,
+    stored_dinp: Callable[[np.ndarray], np.ndarray] = lambda dinp: dinp,
 ) -> None:
     """dinp (N, C), dweight (C) and dbias (C) accumulate, and dbranch (N, C) is written. dout and
-    inp, the sum, are (N, C); rng (4); `real` as forward, of dinp."""
+    inp, the sum, are (N, C); rng (4); `stored_dinp` as forward's of
+    residual."""
     residual_layernorm.backward(dinp, dweight, dbias, dout, inp, weight, mean, rstd)
-    stored = dinp if real is None else dinp.astype(real).astype(dinp.dtype)
-    dropout.backward(dbranch.reshape(-1), stored.reshape(-1), rng, p=p, stream=stream)
+    dropout.backward(dbranch.reshape(-1), stored_dinp(dinp).reshape(-1), rng, p=p, stream=stream)

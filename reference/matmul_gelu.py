@@ -11,6 +11,8 @@ gradient comes from fcproj, so `backward_input` has fcproj's weight and gives th
 Kept for backward: pre, for the slope of the gelu (reference/gelu.py), and inp.
 """
 
+from collections.abc import Callable
+
 import numpy as np
 
 from reference import gelu, matmul
@@ -22,13 +24,12 @@ def forward(
     inp: np.ndarray,
     weight: np.ndarray,
     bias: np.ndarray,
-    real: np.dtype | None = None,
+    stored_pre: Callable[[np.ndarray], np.ndarray] = lambda pre: pre,
 ) -> None:
-    """out (N, OC) and pre (N, OC) from inp (N, C), weight (OC, C) and bias (OC); `real`: what pre
-    will be stored in, if that is narrower than the array."""
+    """out (N, OC) and pre (N, OC) from inp (N, C), weight (OC, C) and bias (OC); `stored_pre`:
+    what pre is after it was stored in a narrower type."""
     matmul.forward(pre, inp, weight, bias)
-    if real is not None:
-        pre[...] = pre.astype(real)
+    pre[...] = stored_pre(pre)
     gelu.forward(out.reshape(-1), pre.reshape(-1))
 
 

@@ -48,6 +48,7 @@ forward = Op(
         "p = 0, first stream": Case(
             with_state(without_dropout.exact_sums), scalars={"p": 0.0, "stream": 0}
         ),
+        "p = 0.1, rounded sums": Case(with_state(without_dropout.rounded_sums), scalars={"p": 0.1}),
         "second layer": layernorm.SECOND_LAYER,
     },
     cancels=without_dropout.cancels,
@@ -72,6 +73,7 @@ backward = Op(
     cases={
         "rows of all sizes": Case(large_and_small_rows, hard=True),
         "p = 0, first stream": Case(scalars={"p": 0.0, "stream": 0}),
+        "p = 0.1": Case(scalars={"p": 0.1}),
         "second layer": layernorm.SECOND_LAYER_BACKWARD,
     },
     cancels=backward_cancels,

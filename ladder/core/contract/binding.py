@@ -178,7 +178,7 @@ def _bind_reference(
             array if arg.rounded_by else _widen(array)
             for arg, array in zip(op.args, arrays, strict=True)
         ]
-        op.compute(wide, dims, scalars, real)
+        op.compute(wide, dims, scalars, lambda array: array.astype(real).astype(array.dtype))
         for arg, array, result in zip(op.args, arrays, wide, strict=True):
             if arg.role != "in" and result is not None and result is not array:
                 with np.errstate(over="ignore"):

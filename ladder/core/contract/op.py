@@ -191,8 +191,9 @@ class Op:
 
     reference    NumPy function of the same arrays in the same order, then scalars as keywords;
                  it writes its outputs in place. What it cannot read off the arrays' shapes it has
-                 as keywords: a dimension by its name; and `real`, the type of the run, where it
-                 reads an output again, and rounds it first. Call it through `compute`.
+                 as keywords: a dimension by its name; and where it reads an output again, a
+                 function, such as `stored_dinp`, of what it has computed to what is in memory
+                 once that is stored. Call it through `compute`.
     flops        floating-point operations that the computation needs
     bytes        bytes that it must move at least (each input read once, each output written
                  once); None: derived from `args`
@@ -276,9 +277,10 @@ class Op:
         return frozenset(inspect.signature(self.reference).parameters)
 
     @property
-    def rereads(self) -> bool:
-        """Whether an output depends on another as it is stored, rounded to the run's type."""
-        return "real" in self._parameters
+    def rereads(self) -> str | None:
+        """The output that others depend on as it is stored, rounded to the run's type."""
+        found = (name.partition("stored_")[2] for name in self._parameters)
+        return next(filter(None, found), None)
 
     @property
     def unmeasured(self) -> set[str | None]:
@@ -305,11 +307,12 @@ class Op:
         arrays: Sequence[np.ndarray | None],
         dims: Dims,
         scalars: Mapping[str, float] | None = None,
-        real: np.dtype | None = None,
+        stored: Callable[[np.ndarray], np.ndarray] | None = None,
     ) -> None:
-        """Run the NumPy reference on float32 or float64 arrays in the order of `args`; `real`: the
-        narrower type that they stand for. What is not finite is no matter for a warning."""
-        known = {**dims, "real": real}
+        """Run the NumPy reference on float32 or float64 arrays in the order of `args`; `stored`:
+        what becomes of the output that it `rereads`. What is not finite is no matter for a
+        warning."""
+        known = {**dims, **({f"stored_{self.rereads}": stored} if stored else {})}
         keywords = {name: known[name] for name in self._parameters if name in known}
         with np.errstate(divide="ignore", invalid="ignore"):
             self.reference(*arrays, **keywords, **(scalars or {}))

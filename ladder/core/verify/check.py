@@ -459,12 +459,16 @@ def _run(
             same = values[arg.name].tobytes() == contents[arg.name].tobytes()
             outside += [] if same else [f"it changes its input {arg.name}"]
     errors = []
-    for output in expected:
+    after: dict[str, Expected] = {}  # outputs that are computed from another, as it is stored
+    for output in sorted(expected, key=lambda output: output.then is None):
+        output = after.get(output.arg.name, output)
         before = values.get(output.arg.name) if output.arg.role == "inout" else None
         problem, error = output.verify(contents[output.arg.name], rung.rounds, before, rung.tf32)
         if problem is not None:
             raise Wrong(INDENT.join([*outside, problem]))
         errors.append(error)
+        if output.then is not None:
+            after = {e.arg.name: e for e in output.then(contents[output.arg.name].tobytes())}
     if outside:
         raise Wrong(INDENT.join(outside))
     return {output.arg.name: contents[output.arg.name] for output in expected}, max(errors)

@@ -41,3 +41,18 @@ def test_a_layernorm_in_float32_is_within_the_tolerance(C, case):
     assert expected["out"].verify(out)[0] is None
     wrong, _ = expected["out"].verify(out * np.float32(1.1))
     assert wrong is not None
+
+
+def test_statistics_of_a_stored_sum_are_compared_with_what_was_stored():
+    op, dims, real = find("residual_layernorm.forward").op, {"N": 9, "C": 33}, DTYPES["bfloat16"]
+    values = make_inputs(op, dims, real, np.random.default_rng(0), "rounded sums")
+    exact = values["inp1"].astype(np.float64) + values["inp2"].astype(np.float64)
+    (residual,) = (one for one in expect(op, dims, real, values) if one.then is not None)
+    for near in (exact, exact * (1 + U32), exact * (1 - U32)):
+        stored = near.astype(real)
+        assert residual.verify(stored)[0] is None
+        of_stored = {e.arg.name: e for e in residual.then(stored.tobytes())}
+        assert set(of_stored) == {"out", "mean", "rstd"}
+        mean = stored.astype(np.float64).mean(axis=1).astype(np.float32)
+        assert of_stored["mean"].verify(mean)[0] is None
+        assert of_stored["mean"].verify(exact.mean(axis=1).astype(np.float32))[0] is not None
