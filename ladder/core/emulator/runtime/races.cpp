@@ -103,14 +103,17 @@ void MemoryModel::check_race(Worker &worker, const Actor &actor, Shadow &shadow,
             cell.write = now;
             continue;
         }
-        // Two readers are kept, of two warps if there were two, of two threads else: whoever
-        // writes next is not ordered after at least one of them, unless after all.
+        // Two readers are kept, of two blocks if there were two, of two warps else, or two threads:
+        // whoever writes next is not ordered after at least one of them, unless after all.
         Stamp &read = cell.read, &other = cell.other_read;
-        if (read.serial >= cluster_start_ && read.agent != now.agent &&
+        bool of_another_block = read.serial < cluster_start_;
+        if ((of_another_block || read.agent != now.agent) &&
             unordered(worker, read, actor, shared)) {
-            bool kept = other.serial >= cluster_start_ && unordered(worker, other, actor, shared);
-            bool other_warp = warp(read.fiber) != warp(now.fiber);
-            if (other_warp || !kept || warp(other.fiber) == warp(now.fiber)) other = read;
+            bool kept = unordered(worker, other, actor, shared);
+            bool nearer = other.serial >= cluster_start_ &&
+                          (warp(read.fiber) != warp(now.fiber) ||
+                           warp(other.fiber) == warp(now.fiber));
+            if (of_another_block || !kept || nearer) other = read;
         }
         read = now;
     }

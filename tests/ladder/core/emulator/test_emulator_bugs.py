@@ -206,6 +206,17 @@ def test_index_outside_of_an_array_in_registers(tmp_path):
         assert re.search(index.replace("[", r"\["), problem.message)
 
 
+def test_a_read_of_an_earlier_block_races_with_a_write_of_a_thread_that_reads_too(tmp_path):
+    source = """\
+    int i = blockIdx.x * 64 + threadIdx.x;
+    out[i] += out[i + 64];  // BUG
+"""
+    args = zeros(192), array(np.arange(64))
+    found = problems(Emulated(counting=True), tmp_path, source, grid=2, args=args)
+    assert {(problem.kind, problem.line) for problem in found} == {("race", line(source))}
+    assert "nothing that orders the blocks" in found[0].message
+
+
 @pytest.mark.parametrize(
     "declaration",
     (
