@@ -44,13 +44,15 @@ def _of_lines(count: Callable[[LineCount], int]) -> Callable[[Run, str], Costs]:
 
     def costs(run: Run, array: str) -> Costs:
         lines = [line for line in run.report.lines if array in ("", line.buffer)]
-        found: Costs = {}
+        found: Counter[tuple[str, int, str]] = Counter()
         for line in lines:
-            found[_where(line)] = found.get(_where(line), 0) + count(line)
+            found[Path(line.file).name, line.line, _does(line)] += count(line)
         total = sum(found.values())
         return {
-            f"{'Most of them are in' if 2 * n > total else 'No line has more than'} {where}": n
-            for where, n in found.items()
+            f"Most of them are in {file}:{number}, which {does}."
+            if 2 * n > total
+            else f"Line {number} of {file} has the most: it {does}.": n
+            for (file, number, does), n in found.items()
         }
 
     return costs
@@ -278,9 +280,8 @@ def judge(
     return not broken, broken + kept
 
 
-def _where(line: LineCount) -> str:
-    """Which line costs most, and what it does."""
+def _does(line: LineCount) -> str:
+    """What a line does with an array."""
     space = "shared memory" if line.space == "shared" else "global memory"
     verb = {"read": "reads", "write": "writes"}.get(line.kind, "adds to")
-    place = f"{Path(line.file).name}:{line.line}"
-    return f"{place}, which {verb} {line.buffer} in {space}."
+    return f"{verb} {line.buffer} in {space}"
