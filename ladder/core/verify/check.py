@@ -69,6 +69,7 @@ NARROW = (
     "32, or add '// Needs: warp == 32'"
 )
 STALE = "right in the first call, wrong in call {} in the same storage: something is kept"
+_COPIES = re.compile(r"async|hopper|wgmma|pipeline")  # in a rung with asynchronous copies
 _QUOTE = re.compile(r"\s*\d+ \| ")  # a line of the source, below a problem that names it
 
 
@@ -340,10 +341,13 @@ def check_case(
                     if rung.deterministic:
                         _compare_bits(results)
                 except Wrong as wrong:
+                    name = variant.name
+                    if not _COPIES.search(rung.source):
+                        name = name.replace(", early copies", "")
                     if LAUNCH_LIMIT in str(wrong):  # it would not end if watched, either
-                        return outcome(wrong.status, _explain(str(wrong), None, variant.name))
+                        return outcome(wrong.status, _explain(str(wrong), None, name))
                     seen, touched = _watch(variant, rung, run)
-                    detail = _explain(_stored(op, str(wrong), touched), seen, variant.name)
+                    detail = _explain(_stored(op, str(wrong), touched), seen, name)
                     if calls and _passes(run, variant, []):
                         detail += f"{INDENT}cause: {STALE.format(calls + 1)}"
                     if isinstance(variant, Emulated) and variant.zeros:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from ladder.core.common.errors import LadderError
-from ladder.core.emulator.emulated import Emulated
+from ladder.core.emulator.emulated import Emulated, _warnings
 from ladder.core.emulator.toolchain import Compiler, find_compiler
 from tests.ladder.emulation import array, line, run, zeros
 
@@ -470,3 +470,16 @@ def test_an_edited_header_is_compiled_again_in_the_same_process(tmp_path):
         (tmp_path / "value.cuh").write_text(f"#define VALUE {value}f\n")
         run(device, tmp_path, source, 1, 1, out)
         assert out[0] == value
+
+
+def test_a_guess_about_a_variable_of_the_compilers_own_is_no_warning(tmp_path):
+    path = tmp_path / "mine.cu"
+    said = "warning: ‘{}’ {} used uninitialized [-W{}uninitialized]"
+    log = [
+        f"{path}:37:9: " + said.format(name, verb, option)
+        for name in ("xs", "xs$", "xs$4")
+        for verb, option in (("is", ""), ("may be", "maybe-"))
+    ]
+    found = _warnings("\n".join(log), path)
+    names = [line.split("‘")[1].split("’")[0] for line in found]
+    assert names == ["xs", "xs", "xs$", "xs$4"]
