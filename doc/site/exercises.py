@@ -30,7 +30,8 @@ from ladder.core.contract.launch_plan import names_of
 from ladder.core.contract.op import Dims, Op, format_dims, resolve_dtype
 from ladder.core.contract.rung_file import Rung
 from ladder.core.emulator.emulated import Emulated
-from ladder.core.emulator.structures import ACCESSES, KINDS
+from ladder.core.emulator.structures import ACCESSES, COUNTS, KINDS
+from ladder.core.emulator.toolchain import COUNT_CLANG, FILL, KERNEL
 from ladder.core.show.limits import BARRIER, CALL, LESSONS
 from ladder.core.show.notebook import rung_of
 from ladder.core.verify.cases import cases
@@ -48,6 +49,14 @@ OPS = (  # whose rungs on the trunk become exercises, and up to which one
 MOST_BYTES, MOST_FLOPS = 140_000, 300_000  # of a case
 # A kernel is compiled anew for other constants: so many, each at so many shapes, or only one.
 MOST_CONSTANTS, SHAPES_EACH, MOST_SHAPES = 3, 2, 5
+# As toolchain.py compiles for counting; the hooks of -fsanitize=thread, for a target that has not
+# the sanitizer itself.
+FLAGS = [
+    *(flag for flag in KERNEL if not flag.startswith(("-shared", "-fno-plt", "-Werror=frame"))),
+    *("-DEMULATOR_COUNT", "-Xclang", "-fsanitize=thread", *COUNT_CLANG, *FILL),
+    *("-mllvm", "-tsan-instrument-func-entry-exit=0", "-Wno-unknown-pragmas"),
+    *("-Iinclude", "-include", "cuda_runtime.h", "-DREAL_FLOAT32=1", "-DWARP_SIZE=32"),
+]
 PUZZLES = ROOT / "notebooks" / "12_puzzles.ipynb"
 
 
@@ -129,18 +138,25 @@ def content(exercise: Exercise) -> dict[str, Any]:
             written.append(_case(op, rung, dims, case, label, values, expected))
             if _is_puzzle(op) and dims == next(iter(op.bench.values())):
                 counted = len(written) - 1
+    bounds = [
+        (name, word, limit)
+        for bound, word in (("at_most", "many"), ("at_least", "few"))
+        for name, limit in exercise.limits.get(bound, {}).items()
+    ]
     return {
         "name": op.name,
         "file": os.path.relpath(rung.file, ROOT) if rung.number else rung.file.name,
         "source": rung.source,
+        "flags": FLAGS,
         "device": dict(names_of(TARGET)),
         "outputs": [arg.name for arg in op.args if arg.role != "in"],
         "optional": [arg.name for arg in op.args if arg.optional],
         "kinds": KINDS,
         "accesses": ACCESSES,
+        "counts": COUNTS,
         "cases": written,
         "every": _is_puzzle(op),
-        "limits": {"case": counted, "at_most": {}, "at_least": {}, **exercise.limits},
+        "limits": {"case": counted, "bounds": bounds},
         "marks": _marks(exercise.limits),
         "lessons": LESSONS if exercise.limits else {},
     }

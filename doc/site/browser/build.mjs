@@ -165,7 +165,7 @@ async function bundle() {
   await esbuild.build({
     ...common,
     minify: false,
-    entryPoints: ["src/node.ts"],
+    entryPoints: ["check.mjs"],
     platform: "node",
     packages: "external",
     outfile: path.join(HERE, "node.mjs"),

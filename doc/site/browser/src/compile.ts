@@ -2,45 +2,19 @@
 // compiles it, the linker makes it a library, and Asyncify lets its threads stop and go on.
 import { type Command, type Tree, commands, runLLVM } from "@yowasp/clang";
 import binaryen from "binaryen";
-import { sayWhere } from "./wasm";
+import { Wrong } from "./exercise";
 
 /** What the build of the site puts beside the page. */
 export interface Headers {
   include: Tree; // ladder/core/emulator/include
+  includes: Record<string, string>; // ladder/include
 }
 
 export interface Library {
-  linked: Uint8Array; // with the debug information
-  module: Uint8Array; // to be run
+  module: Uint8Array;
+  lines: number[]; // of the kernel's file, by the number of a call
 }
 
-export class CompileError extends Error {}
-
-// As toolchain.py compiles for counting with clang.
-const FLAGS = [
-  "-std=c++17",
-  "-fPIC",
-  "-O0",
-  "-fvisibility=hidden",
-  "-fno-strict-aliasing",
-  "-gdwarf-4",
-  "-g1",
-  "-nostdinc",
-  "-fno-exceptions",
-  "-fno-rtti",
-  "-Werror=vla",
-  "-ffp-contract=off",
-  "-DEMULATOR_COUNT",
-  "-Xclang",
-  "-fsanitize=thread",
-  "-mllvm",
-  "-tsan-instrument-func-entry-exit=0",
-  "-ftrivial-auto-var-init=pattern",
-  "-Wno-unknown-pragmas",
-  "-Iinclude",
-  "-include",
-  "cuda_runtime.h",
-];
 const STOPS = "env.emulator_*,env.__tsan_*"; // calls during which a thread may stop
 
 /** `told`: how much of the compiler has come, from 0 to 1. */
@@ -50,42 +24,61 @@ export async function fetchCompiler(told: (share: number) => void): Promise<void
   });
 }
 
-/** `text`: C++ as source.ts makes it. `address`: where the kernel writes where it is. */
+/** `text`: C++ as source.ts makes it of `file`. `address`: where the kernel writes which call it is in. */
 export async function compile(
   text: string,
+  file: string,
   kernels: string[],
-  macros: string[],
+  flags: string[],
   headers: Headers,
   address: number,
 ): Promise<Library> {
   const printed: string[] = [];
   const print = (bytes: Uint8Array | null) => bytes && printed.push(new TextDecoder().decode(bytes));
-  const options = { stdout: print, stderr: print };
-  const run = async (tool: Command, command: string[], files: Tree): Promise<Tree> => {
+  const run = async (tool: Command, command: string[], output: string, files: Tree) => {
     try {
-      return (await tool(command, files, options))!;
+      return (await tool([...command, "-o", output], files, { stdout: print, stderr: print }))![output]!;
     } catch {
-      throw new CompileError(printed.join(""));
+      throw new Wrong(printed.join(""));
     }
   };
+  const clang = commands["clang++"]!;
   const files = { include: headers.include, "kernel.cpp": text };
-  const defines = macros.map((macro) => `-D${macro}`);
-  const compiler = [...FLAGS, ...defines, "-c", "kernel.cpp", "-o", "kernel.o"];
-  const compiled = await run(commands["clang++"], compiler, files);
+  const compiled = await run(clang, [...flags, "-S", "kernel.cpp"], "kernel.s", files);
+  const { assembly, lines } = numbered(compiled as string, file, address);
+  const object = await run(clang, ["-c", "kernel.s"], "kernel.o", { "kernel.s": assembly });
   const exports = kernels.map((kernel) => `--export=emulator_call_${kernel}`);
-  const linker = [
-    "wasm-ld",
-    "--experimental-pic",
-    "-shared",
-    "--allow-undefined",
-    ...exports,
-    "kernel.o",
-    "-o",
-    "kernel.wasm",
-  ];
-  const linked = await run(runLLVM, linker, { "kernel.o": compiled["kernel.o"]! });
-  const bytes = linked["kernel.wasm"] as Uint8Array;
-  return { linked: bytes, module: asyncify(sayWhere(bytes, address)) };
+  const options = ["--experimental-pic", "-shared", "--allow-undefined", "--strip-debug", ...exports];
+  const linker = ["wasm-ld", ...options, "kernel.o"];
+  const linked = await run(runLLVM, linker, "kernel.wasm", { "kernel.o": object });
+  return { module: asyncify(linked as Uint8Array), lines };
+}
+
+/**
+ * Assembly in which each call of a function of the runtime first writes its number to memory, at
+ * `address`, as on other machines a call leaves a return address; and the line of each number, of
+ * the call that was inlined if its own is in another file.
+ */
+function numbered(text: string, file: string, address: number): { assembly: string; lines: number[] } {
+  const defined = new Set([...text.matchAll(/^(\w[^:\s]*):/gm)].map(([, name]) => name));
+  const lines = [0];
+  let line = 0;
+  const assembly = text.replace(/^\t(?:\.loc\t.*# (.*)|call\t(\S+).*)$/gm, (found, places, called) => {
+    // FILE:LINE:COLUMN @[ the call of it @[ the call of that ] ]
+    const own = places?.split(" @[ ").find((place: string) => place.startsWith(`${file}:`));
+    if (places) line = Number(own?.slice(file.length + 1).split(":")[0] ?? 0);
+    if (places || defined.has(called)) return found;
+    lines.push(line);
+    return `\ti32.const\t${address}\n\ti32.const\t${lines.length - 1}\n\ti32.store\t0\n${found}`;
+  });
+  return { assembly: assembly.replace(/f(32|64)\.const\t(-?)nan:0x(\w+)/g, bits), lines };
+}
+
+/** A NaN that clang writes and does not read, by its bits. */
+function bits(_: string, size: string, sign: string, payload: string): string {
+  const exponent = size === "32" ? 0xffn << 23n : 0x7ffn << 52n;
+  const value = exponent | BigInt(`0x${payload}`) | (sign ? 1n << BigInt(Number(size) - 1) : 0n);
+  return `i${size}.const\t${value}\n\tf${size}.reinterpret_i${size}`;
 }
 
 function asyncify(bytes: Uint8Array): Uint8Array {
@@ -101,17 +94,4 @@ function asyncify(bytes: Uint8Array): Uint8Array {
     module.dispose();
     binaryen.clearPassArguments();
   }
-}
-
-/** The frames of each place in the code, innermost first, as [file, line]. */
-export async function locate(linked: Uint8Array, places: number[]): Promise<[string, number][][]> {
-  const printed: string[] = [];
-  const print = (bytes: Uint8Array | null) => bytes && printed.push(new TextDecoder().decode(bytes));
-  const addresses = places.map((place) => `0x${(place - 1).toString(16)}`); // within the call
-  const command = ["symbolizer", "-e", "kernel.wasm", "--inlining", "--output-style=JSON", ...addresses];
-  if (!places.length) return [];
-  await runLLVM(command, { "kernel.wasm": linked }, { stdout: print, stderr: print });
-  return JSON.parse(printed.join("")).map(({ Symbol: frames = [] }: any) =>
-    frames.map((frame: any) => [frame.FileName, frame.Line]),
-  );
 }

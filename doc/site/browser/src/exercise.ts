@@ -1,5 +1,8 @@
 // What doc/site/exercises.py writes for a kernel. Arrays are base64, little-endian.
 
+import type { Counts } from "./machine";
+import type { Problem } from "./report";
+
 export type Type = "float32" | "int32" | "uint32";
 
 export interface Given {
@@ -27,16 +30,23 @@ export interface Exercise {
   name: string; // of the op
   file: string;
   source: string;
+  flags: string[]; // of clang
   device: Record<string, number | string>; // what a header may ask about
   outputs: string[];
   optional: string[];
   kinds: string[]; // of problems, by their number
   accesses: string[]; // kinds of them
+  counts: (keyof Counts)[]; // of a line's accesses
   cases: Case[];
   every: boolean; // whether a kernel must take each of them
-  limits: { case: number; at_most: Record<string, number>; at_least: Record<string, number> };
+  limits: { case: number; bounds: [string, "many" | "few", number][] };
   marks: string; // macros by which the kernel prints "@" where a limit counts it, or ""
   lessons: Record<string, string>; // what a kernel that breaks a limit has to learn, by the measure
+}
+
+/** A kernel that does what it must not, or cannot be run; `problems`: what the emulator has seen. */
+export class Wrong extends Error {
+  problems: Problem[] = [];
 }
 
 const VIEWS = { float32: Float32Array, float64: Float64Array, int32: Int32Array, uint32: Uint32Array };

@@ -1,8 +1,7 @@
 // The machine-read lines of a rung's header (ladder/core/contract/launch_plan.py): Needs, Define,
 // Launch and Scratch. Their expressions are Python's, of whole numbers.
+import { Wrong } from "./exercise";
 import type { Geometry } from "./machine";
-
-export class HeaderError extends Error {}
 
 type Value = number | string | Value[];
 type Names = Record<string, Value>;
@@ -14,12 +13,12 @@ const LEVELS = [["or"], ["and"], ["in", "<", ">", "<=", ">=", "==", "!="], ["+",
 
 function whole(value: Value): number {
   if (typeof value === "number") return value;
-  throw new HeaderError(`${value} is not a whole number`);
+  throw new Wrong(`${value} is not a whole number`);
 }
 
 function divisor(value: Value): number {
   if (whole(value) !== 0) return whole(value);
-  throw new HeaderError("it divides by 0");
+  throw new Wrong("it divides by 0");
 }
 
 const OPERATORS: Record<string, (a: Value, b: Value) => Value> = {
@@ -50,12 +49,12 @@ export function evaluate(text: string, names: Names): Value {
   TOKEN.lastIndex = 0;
   while (TOKEN.lastIndex < text.trimEnd().length) {
     const match = TOKEN.exec(text);
-    if (!match) throw new HeaderError(`cannot read '${text}'`);
+    if (!match) throw new Wrong(`cannot read '${text}'`);
     tokens.push(match[0].trim());
   }
   let at = 0;
   const next = (...these: string[]) => (these.includes(tokens[at]!) ? tokens[at++] : undefined);
-  const amiss = () => new HeaderError(`cannot read '${text}' at ${tokens[at] ?? "its end"}`);
+  const amiss = () => new Wrong(`cannot read '${text}' at ${tokens[at] ?? "its end"}`);
 
   function choice(): Lazy {
     const first = binary(0);
@@ -90,11 +89,11 @@ export function evaluate(text: string, names: Names): Value {
     if (/^\d/.test(token)) return () => Number(token);
     if (!next("(")) {
       const known = Object.keys(names).join(", ");
-      if (!(token in names)) throw new HeaderError(`there is no ${token}; there are ${known}`);
+      if (!(token in names)) throw new Wrong(`there is no ${token}; there are ${known}`);
       return () => names[token]!;
     }
     const called = FUNCTIONS[token];
-    if (!called) throw new HeaderError(`there is no function ${token}, only ceil_div, min, max`);
+    if (!called) throw new Wrong(`there is no function ${token}, only ceil_div, min, max`);
     const values = list();
     return () => called(...[values()].flat().map(whole));
   }
@@ -114,7 +113,7 @@ export function evaluate(text: string, names: Names): Value {
   try {
     return value();
   } catch (error) {
-    throw new HeaderError(`cannot evaluate '${text}': ${(error as Error).message}`);
+    throw new Wrong(`cannot evaluate '${text}': ${(error as Error).message}`);
   }
 }
 
@@ -123,7 +122,7 @@ export interface Plan {
   refusal?: string;
   macros: string[];
   launches: Geometry[];
-  scratch: { name: string; type: string; elements: number }[];
+  scratch: { name: string; elements: number }[];
 }
 
 /** The entries of a header by key; a line that continues another one is indented further. */
@@ -141,7 +140,7 @@ export function readHeader(source: string): Record<string, string[]> {
 
 function read(form: RegExp, entry: string, says: string): string[] {
   const found = form.exec(entry);
-  if (!found) throw new HeaderError(`${says}: ${entry}`);
+  if (!found) throw new Wrong(`${says}: ${entry}`);
   return found;
 }
 
@@ -151,7 +150,7 @@ export function plan(source: string, names: Names): Plan {
   const entries = (key: string) =>
     (header[key] ?? []).flatMap((line) => line.split(";").map((part) => part.trim())).filter(Boolean);
   const other = ["Tiles", "Prefetch", "Args"].find((key) => header[key]);
-  if (other) throw new HeaderError(`the browser does not run kernels with a line '${other}:'`);
+  if (other) throw new Wrong(`the browser does not run kernels with a line '${other}:'`);
   const known = { ...names };
   const macros: string[] = [];
   for (const entry of entries("Define")) {
@@ -167,7 +166,7 @@ export function plan(source: string, names: Names): Plan {
     if (condition !== "nothing" && !/\b(sm|cdna|rdna)\b/.test(condition) && !evaluate(condition, known))
       return { refusal: `it needs ${condition}`, macros, launches: [], scratch: [] };
   const example = "// Launch: kernel<<<ceil_div(N, 256), 256>>>";
-  if (!header.Launch) throw new HeaderError(`the header says nothing of the launch; write e.g. '${example}'`);
+  if (!header.Launch) throw new Wrong(`the header says nothing of the launch; write e.g. '${example}'`);
   const launches = header.Launch.flatMap((line) => {
     const form = /^(\w+)\s*<<<(.*)>>>(?:\s*if\s+(.+))?$/;
     const [, kernel, geometry, condition] = read(form, line, "Launch must read 'kernel<<<grid, block>>>'");
@@ -176,11 +175,10 @@ export function plan(source: string, names: Names): Plan {
     return [launch(line, kernel!, three(grid ?? 1), three(block ?? 0), whole(shared))];
   });
   const scratch = entries("Scratch").map((entry) => {
-    const form = /^(real|u?int32|float32)\s+(\w+)\s*\[(.+)\]$/;
-    const [, type, name, shape] = read(form, entry, "Scratch must read 'float32 name[N, C]'");
+    const form = /^(?:real|u?int32|float32)\s+(\w+)\s*\[(.+)\]$/;
+    const [, name, shape] = read(form, entry, "Scratch must read 'float32 name[N, C]'");
     const sizes = (evaluate(`(${shape},)`, known) as Value[]).map(whole);
-    const elements = sizes.reduce((all, size) => all * size, 1);
-    return { name: name!, type: type === "real" ? "float32" : type!, elements };
+    return { name: name!, elements: sizes.reduce((all, size) => all * size, 1) };
   });
   return { macros, launches, scratch };
 }
@@ -193,7 +191,7 @@ function launch(line: string, kernel: string, grid: number[], block: number[], s
   const threads = block.reduce((all, size) => all * size);
   if ([...grid, ...block].every((size) => size >= 1) && threads <= 1024)
     return { kernel, grid, block, shared };
-  throw new HeaderError(
+  throw new Wrong(
     `a launch of grid (${grid}) and block (${block}) is not possible; a block has 1 to 1,024 threads: ${line}`,
   );
 }

@@ -1,12 +1,12 @@
 // Checks a kernel as `python -m ladder check` does: at several shapes, with the threads in several
 // orders, against the float64 reference, whose results and tolerances the build of the site wrote.
-import { CompileError, type Headers, type Library, compile } from "./compile";
-import { type Case, type Exercise, equal } from "./exercise";
-import { HeaderError, plan, readHeader } from "./header";
+import { type Headers, type Library, compile } from "./compile";
+import { type Case, type Exercise, Wrong, equal } from "./exercise";
+import { plan, readHeader } from "./header";
 import { judge } from "./limits";
-import { COUNTS, Machine } from "./machine";
+import { Machine } from "./machine";
 import type { Access, Problem, Site } from "./report";
-import { Run, type Seen, Wrong } from "./run";
+import { Run, type Seen } from "./run";
 import { prepare, withMacros } from "./source";
 
 export interface Verdict {
@@ -18,18 +18,19 @@ export interface Verdict {
   accesses: Access[];
   label: string; // of that case
 }
-export interface Emulator {
-  runtime: WebAssembly.Module;
-  address: number; // of emulator_pc
-  headers: Headers;
-  includes: Record<string, string>; // ladder/include
-}
+type Emulator = Awaited<ReturnType<typeof emulatorOf>>;
 
 const ORDERS = [
   { seed: 0, early: false }, // in order: what it names comes first
   { seed: 4, early: true },
 ];
 const ALL = 1 << 20; // requests that are kept
+
+/** The emulator from the two files that build.mjs has written. */
+export async function emulatorOf(bytes: BufferSource, headers: Headers) {
+  const runtime = await WebAssembly.compile(bytes);
+  return { runtime, address: new Machine(runtime).pc, headers };
+}
 
 export async function check(
   exercise: Exercise,
@@ -45,13 +46,13 @@ export async function check(
   let marks = 0;
   let ran = 0;
   try {
-    const prepared = (source: string) => prepare(exercise.file, source, emulator.includes);
+    const prepared = (source: string) => prepare(exercise.file, source, emulator.headers.includes);
     const { kernels } = prepared(source); // its errors name the reader's own lines
     const { text } = prepared(withMacros(source, exercise.marks));
     for (const [index, one] of exercise.cases.entries()) {
       const planned = plan(source, { ...one.dims, ...exercise.device });
       if (planned.refusal && exercise.every)
-        throw new HeaderError(`it must take every shape here, and refuses ${one.label}: ${planned.refusal}`);
+        throw new Wrong(`it must take every shape here, and refuses ${one.label}: ${planned.refusal}`);
       if (planned.refusal) {
         verdict.message = `it refuses every shape: ${planned.refusal}`;
         continue;
@@ -60,33 +61,30 @@ export async function check(
       let library = libraries.get(constants);
       if (!library) {
         tell(`compiling${constants && ` with ${constants}`}`);
-        const macros = ["REAL_FLOAT32=1", "WARP_SIZE=32", ...planned.macros];
+        const flags = [...exercise.flags, ...planned.macros.map((macro) => `-D${macro}`)];
         const names = kernels.map(({ name }) => name);
-        library = await compile(text, names, macros, emulator.headers, emulator.address);
+        library = await compile(text, exercise.file, names, flags, emulator.headers, emulator.address);
         libraries.set(constants, library);
       }
       tell(`running: ${one.label}`);
       const module = await WebAssembly.compile(library.module as BufferSource);
       const runs: Seen[] = [];
-      const machines: Machine[] = [];
       for (const order of ORDERS) {
-        const machine = new Machine(emulator.runtime, module, library.linked);
-        machines.push(machine);
+        const machine = new Machine(emulator.runtime, module);
         const run = new Run(machine, library, exercise, source, kernels, one);
         const trace = index === exercise.limits.case && order === ORDERS[0] ? ALL : 1;
-        runs.push(await run.take(planned, { ...order, trace }));
+        runs.push(run.take(planned, { ...order, trace }));
         if (deterministic) sameBits(one, runs);
       }
       ran++;
       if (index !== exercise.limits.case) continue;
       accesses = runs[0]!.accesses;
-      marks = machines[0]!.marks;
-      Object.assign(verdict, { ...shown(runs[0]!), label: one.label });
+      marks = runs[0]!.marks;
+      Object.assign(verdict, { ...shown(exercise, runs[0]!), label: one.label });
     }
   } catch (error) {
-    const known = error instanceof Wrong || error instanceof CompileError || error instanceof HeaderError;
-    if (!known) throw error;
-    return { ...verdict, message: error.message, problems: error instanceof Wrong ? error.problems : [] };
+    if (!(error instanceof Wrong)) throw error;
+    return { ...verdict, message: error.message, problems: error.problems };
   }
   if (!ran) return { ...verdict, status: "refused" };
   const [broken, kept] = judge(exercise, source, verdict.sites, accesses, marks);
@@ -105,12 +103,12 @@ function sameBits(one: Case, runs: Seen[]): void {
 const keyOf = ({ line, buffer, space, kind, bytes }: Site) => [line, buffer, space, kind, bytes].join();
 
 /** For each line, buffer and kind: the sum, as Record.lines in kernel.py has it, and the first request. */
-function shown(seen: Seen): Pick<Verdict, "sites" | "accesses"> {
+function shown(exercise: Exercise, seen: Seen): Pick<Verdict, "sites" | "accesses"> {
   const sites = new Map<string, Site>();
   for (const site of seen.sites.filter(({ requests }) => requests)) {
     const known = sites.get(keyOf(site));
     if (!known) sites.set(keyOf(site), { ...site });
-    else for (const count of COUNTS) known[count] += site[count];
+    else for (const count of exercise.counts) known[count] += site[count];
   }
   const firsts = new Map([...seen.accesses].reverse().map((access) => [keyOf(access.site), access]));
   return { sites: [...sites.values()].sort((a, b) => a.line - b.line), accesses: [...firsts.values()] };

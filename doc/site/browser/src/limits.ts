@@ -42,27 +42,23 @@ export function judge(
 ): [string[], string[]] {
   const broken: string[] = [];
   const kept: string[] = [];
-  for (const [bound, named] of [
-    ["many", limits.at_most],
-    ["few", limits.at_least],
-  ] as const)
-    for (const [name, limit] of Object.entries(named)) {
-      const [what, array] = name.split(" of ") as [string, string?];
-      const counts = ({ buffer }: Site) => !array || buffer === array;
-      const measure = (): number => {
-        if (what === "uses") return linesWith(array!, source);
-        if (what === "barriers" || what === "calls") return marks;
-        const found = MEASURES[what];
-        if (!found) throw new Error(`nothing counts ${what}`);
-        const mine = accesses.filter(({ site }) => counts(site));
-        return found(sites.filter(counts), mine);
-      };
-      const count = measure();
-      const most = bound === "many" ? "the limit is" : "at least";
-      const text = `${name}: ${count} at ${cases[limits.case]!.label}; ${most} ${limit}`;
-      const why = `The result is right, but the kernel takes too ${bound} ${text}. ${lessons[what] ?? ""}`;
-      if (bound === "many" ? count > limit : count < limit) broken.push(why.trim());
-      else kept.push(text);
-    }
+  for (const [name, bound, limit] of limits.bounds) {
+    const [what, array] = name.split(" of ") as [string, string?];
+    const counts = ({ buffer }: Site) => !array || buffer === array;
+    const measure = (): number => {
+      if (what === "uses") return linesWith(array!, source);
+      if (what === "barriers" || what === "calls") return marks;
+      const found = MEASURES[what];
+      if (!found) throw new Error(`nothing counts ${what}`);
+      const mine = accesses.filter(({ site }) => counts(site));
+      return found(sites.filter(counts), mine);
+    };
+    const count = measure();
+    const most = bound === "many" ? "the limit is" : "at least";
+    const text = `${name}: ${count} at ${cases[limits.case]!.label}; ${most} ${limit}`;
+    const why = `The result is right, but the kernel takes too ${bound} ${text}. ${lessons[what] ?? ""}`;
+    if (bound === "many" ? count > limit : count < limit) broken.push(why.trim());
+    else kept.push(text);
+  }
   return [broken, kept];
 }

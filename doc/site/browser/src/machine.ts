@@ -1,6 +1,8 @@
 // The emulated GPU: the runtime and a kernel, two WebAssembly modules in one memory. A launch that
 // traps leaves the memory in no state to go on with, so each run has a machine of its own.
-import { wanted } from "./wasm";
+
+export const SECONDS = 10; // that one launch may take
+const WARP = 32;
 
 export interface Place {
   pc: number;
@@ -21,15 +23,8 @@ export interface RawProblem extends Where {
   offset: number;
   text: string;
 }
-export const COUNTS = [
-  "requests",
-  "lanes",
-  "sectors",
-  "ideal_sectors",
-  "wavefronts",
-  "ideal_wavefronts",
-] as const;
-export type Counts = Record<(typeof COUNTS)[number], number>;
+type Count = "sectors" | "wavefronts";
+export type Counts = Record<"requests" | "lanes" | Count | `ideal_${Count}`, number>;
 export interface RawSite extends Where, Counts {
   pc: number;
   access: number;
@@ -54,11 +49,9 @@ export interface Geometry {
   shared: number;
 }
 export interface Order {
-  warp: number;
   seed: number;
   early: boolean;
   trace: number;
-  seconds: number;
 }
 /** An array in the machine's memory, or a number and its type. */
 export type Argument =
@@ -68,30 +61,44 @@ type Exports = Record<string, any>;
 
 /** What the two modules ask of the system: a clock, and nothing else that ever happens. */
 function system(memory: () => WebAssembly.Memory) {
-  const nothing = () => 0;
-  return new Proxy({} as Record<string, unknown>, {
-    get: (_, name) =>
-      name === "clock_time_get"
-        ? (_id: number, _precision: bigint, to: number) => {
-            const now = BigInt(Math.round(performance.now() * 1e6));
-            new DataView(memory().buffer).setBigUint64(to, now, true);
-            return 0;
-          }
-        : nothing,
-  });
+  const clock = (_id: number, _precision: bigint, to: number) => {
+    const now = BigInt(Math.round(performance.now() * 1e6));
+    new DataView(memory().buffer).setBigUint64(to, now, true);
+    return 0;
+  };
+  const get = (_: unknown, name: string) => (name === "clock_time_get" ? clock : () => 0);
+  return new Proxy({} as Record<string, unknown>, { get });
+}
+
+/** How much memory and how many places of the table a module of clang's linker wants. */
+function wanted(module: WebAssembly.Module): { memory: number; table: number } {
+  const bytes = new Uint8Array(WebAssembly.Module.customSections(module, "dylink.0")[0]!);
+  const numbers: number[] = []; // LEB128: 7 bits a byte, the lowest first
+  let shift = 0;
+  for (const byte of bytes) {
+    numbers[numbers.length - (shift ? 1 : 0)] = ((shift && numbers.at(-1)!) | ((byte & 127) << shift)) >>> 0;
+    shift = byte > 127 ? shift + 7 : 0;
+  }
+  const [, , memory, , table] = numbers; // the kind and size of the subsection come first
+  return { memory: memory!, table: table! };
 }
 
 export class Machine {
   private readonly runtime: Exports;
-  private readonly kernel: Exports;
+  private readonly kernel: Exports = {};
   marks = 0; // that the kernel has printed: see marks of an Exercise
   private constants = { address: 0, bytes: 0 };
 
-  constructor(runtime: WebAssembly.Module, kernel: WebAssembly.Module, bytes: Uint8Array) {
+  constructor(runtime: WebAssembly.Module, kernel?: WebAssembly.Module) {
     const wasi = system(() => this.memory);
     this.runtime = new WebAssembly.Instance(runtime, { wasi_snapshot_preview1: wasi } as any).exports;
     this.runtime._initialize();
-    this.kernel = this.load(kernel, wanted(bytes));
+    if (kernel) this.kernel = this.load(kernel);
+  }
+
+  /** Where the kernel writes the number of each call. */
+  get pc(): number {
+    return this.runtime.emulator_pc.value;
   }
 
   get memory(): WebAssembly.Memory {
@@ -102,8 +109,9 @@ export class Machine {
     return this.runtime.__indirect_function_table;
   }
 
-  private load(kernel: WebAssembly.Module, needs: { memory: number; table: number }): Exports {
+  private load(kernel: WebAssembly.Module): Exports {
     const { runtime } = this;
+    const needs = wanted(kernel);
     const constant = (value: number, mutable = false) =>
       new WebAssembly.Global({ value: "i32", mutable }, value);
     const memoryBase = this.allocate(needs.memory);
@@ -168,9 +176,9 @@ export class Machine {
       else view.setInt32(at, argument.value, true);
       return [0, at, 0, 0];
     });
-    const { warp, seed, early, trace, seconds } = order;
+    const { seed, early, trace } = order;
     const { address, bytes } = this.constants;
-    const device = [shared, warp, seed, Number(early), trace, seconds, address, bytes];
+    const device = [shared, WARP, seed, Number(early), trace, SECONDS, address, bytes];
     const head = [...grid, ...block, ...device, given.length];
     const call = this.pointer(this.kernel[`emulator_call_${kernel}`]);
     this.runtime.launch(call, this.write([...head, ...values]));
@@ -179,7 +187,7 @@ export class Machine {
 
   /** Where the last call from the kernel was, of a launch that has trapped. */
   where(): number {
-    return new DataView(this.memory.buffer).getInt32(this.runtime.emulator_pc.value, true);
+    return new DataView(this.memory.buffer).getInt32(this.pc, true);
   }
 
   private text(address: number): string {

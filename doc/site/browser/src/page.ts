@@ -12,12 +12,6 @@ import { picture } from "./picture";
 import type { Site } from "./report";
 import type { Reply } from "./worker";
 
-declare function make(
-  tag: string,
-  attributes?: Record<string, string>,
-  ...children: (string | Node)[]
-): HTMLElement;
-
 interface Entry {
   id: string;
   group: string;
@@ -29,18 +23,13 @@ const PATIENCE = 30; // seconds without a word from the worker
 const HERE = new URL(".", import.meta.url);
 
 const root = document.getElementById("try")!;
-const storage = {
-  get: (id: string) => attempt(() => localStorage.getItem(`kernel-ladder ${id}`)),
-  set: (id: string, text: string) => attempt(() => localStorage.setItem(`kernel-ladder ${id}`, text)),
-  drop: (id: string) => attempt(() => localStorage.removeItem(`kernel-ladder ${id}`)),
-};
 
 /** Some browsers have no storage for pages that are opened as files, or in private windows. */
-function attempt<T>(use: () => T): T | undefined {
+function stored(use: (storage: Storage, key: string) => string | null | void): string | null {
   try {
-    return use();
+    return use(localStorage, `kernel-ladder ${entry.id}`) ?? null;
   } catch {
-    return undefined;
+    return null;
   }
 }
 
@@ -77,8 +66,8 @@ function text(): string {
 
 function edited(): void {
   if (!exercise) return;
-  if (text() === exercise.source) storage.drop(entry.id);
-  else storage.set(entry.id, text());
+  if (text() === exercise.source) stored((storage, key) => storage.removeItem(key));
+  else stored((storage, key) => storage.setItem(key, text()));
 }
 
 function fill(source: string): void {
@@ -94,9 +83,9 @@ async function open(id: string, entries: Entry[]): Promise<void> {
   if (!file?.ok) return tell("This kernel could not be loaded: is there a connection? Choose it again.");
   exercise = await file.json();
   task.innerHTML = entry.text ?? "";
-  const own = storage.get(entry.id);
+  const own = stored((storage, key) => storage.getItem(key));
   fill(own ?? exercise.source);
-  if (own === undefined || own === null) show(exercise.verdict);
+  if (own === null) show(exercise.verdict);
   else tell("This is your version. Run it, or start over.");
 }
 
@@ -202,9 +191,8 @@ function accesses(verdict: Verdict): HTMLElement {
     if (access) drawn.replaceChildren(picture(access));
   };
   for (const site of verdict.sites) {
-    const [count, least] =
-      site.space === "global" ? [site.sectors, site.ideal_sectors] : [site.wavefronts, site.ideal_wavefronts];
     const unit = site.space === "global" ? "sectors" : "wavefronts";
+    const [count, least] = [site[unit], site[`ideal_${unit}`]];
     const button = make("button", { type: "button" }, `${site.kind} ${site.buffer}`);
     button.addEventListener("click", () => draw(site));
     const cells = [String(site.line), button, String(site.requests), `${count} ${unit}`, String(least)];
@@ -222,28 +210,18 @@ async function begin(): Promise<void> {
   if (!file?.ok) return;
   const entries: Entry[] = await file.json();
   for (const group of new Set(entries.map((each) => each.group))) {
-    const options = entries.filter((each) => each.group === group);
-    choice.append(
-      make(
-        "optgroup",
-        { label: group },
-        ...options.map(({ id, title }) => make("option", { value: id }, title)),
-      ),
-    );
+    const members = entries.filter((each) => each.group === group);
+    const options = members.map(({ id, title }) => make("option", { value: id }, title));
+    choice.append(make("optgroup", { label: group }, ...options));
   }
-  root.replaceChildren(
-    make("div", { class: "controls" }, choice, run, stop, reset, bar, status),
-    task,
-    holder,
-    verdictBox,
-  );
+  const controls = make("div", { class: "controls" }, choice, run, stop, reset, bar, status);
+  root.replaceChildren(controls, task, holder, verdictBox);
   choice.addEventListener("change", () => (location.hash = choice.value));
   addEventListener("hashchange", () => open(location.hash.slice(1), entries));
   run.addEventListener("click", start);
   stop.addEventListener("click", () => fail("as you asked"));
   reset.addEventListener("click", () => {
-    storage.drop(entry.id);
-    fill(exercise.source);
+    fill(exercise.source); // of which nothing is stored: see edited
     show(exercise.verdict);
   });
   await open(location.hash.slice(1), entries);

@@ -2,13 +2,6 @@
 // memory, with the lanes in them. The colours are those of doc/site/static/explore.js.
 import type { Access } from "./report";
 
-declare function make(
-  tag: string,
-  attributes?: Record<string, string>,
-  ...children: (string | Node)[]
-): HTMLElement;
-declare function paint(cell: HTMLElement, lane: number): void;
-
 const SECTOR = 32;
 const WORD = 4;
 const BANKS = 32;

@@ -1,6 +1,7 @@
 // What a launch was seen to do, in the words of ladder/core/emulator/kernel.py.
 import type { Exercise } from "./exercise";
 import type { Counts, Place, RawProblem, RawRequest, RawResult, RawSite } from "./machine";
+import { SECONDS } from "./machine";
 import { withoutComments } from "./source";
 
 const BESIDE = 4096; // bytes from a buffer within which an access was most likely meant for it
@@ -31,13 +32,6 @@ export interface Buffer {
   elementBytes: number;
 }
 
-type Lines = Map<number, number>; // of the kernel's file, by place in the code
-
-/** The line of the kernel's own file, among the frames of an inlined call. */
-export function ownLine(frames: [string, number][], file: string): number {
-  return (frames.find(([name]) => name.replace(/^\//, "") === file) ?? ["", 0])[1];
-}
-
 export class Words {
   /** `names`: the kernel's parameters. */
   constructor(
@@ -45,8 +39,7 @@ export class Words {
     private readonly source: string,
     private readonly names: string[],
     private readonly buffers: Buffer[],
-    private readonly lines: Lines,
-    private readonly seconds: number,
+    private readonly lines: number[],
   ) {}
 
   problems(raw: RawResult): Problem[] {
@@ -56,7 +49,7 @@ export class Words {
   sites(raw: RawResult): Site[] {
     return raw.sites.map((site) => ({
       ...site,
-      line: this.lines.get(site.pc) ?? 0,
+      line: this.lines[site.pc]!,
       buffer: this.buffer(site),
       space: site.shared ? "shared" : "global",
       kind: this.exercise.accesses[site.access]!,
@@ -73,8 +66,8 @@ export class Words {
 
   private problem(problem: RawProblem): Problem | undefined {
     const kind = this.exercise.kinds[problem.kind]!;
-    const line = this.lines.get(problem.place.pc) ?? 0;
-    const other = problem.other.pc ? this.lines.get(problem.other.pc) : undefined;
+    const line = this.lines[problem.place.pc]!;
+    const other = problem.other.pc ? this.lines[problem.other.pc] : undefined;
     if (kind === "divergent barrier" && other === line) return; // one barrier, compiled twice
     const message = this.say(kind, problem, other);
     return { kind, line, other, message: line ? `line ${line}: ${message}` : message };
@@ -102,7 +95,7 @@ export class Words {
         return `${who} reads ${this.buffer(problem)} at offset ${problem.offset}, which no thread wrote`;
       case "time limit":
         return (
-          `${who} still runs after ${this.seconds} s, the limit of a launch: an endless loop? ` +
+          `${who} still runs after ${SECONDS} s, the limit of a launch: an endless loop? ` +
           "Look at what should make its condition false"
         );
       case "deadlock":
@@ -127,11 +120,8 @@ export class Words {
       `race on ${this.buffer(problem)} in ${space} memory, offset ${problem.offset}: ${first} by ${who}, and ` +
       `${second} by ${them}${there}, with ${problem.text} between them`;
     const code = withoutComments(this.source);
-    if (
-      new Set([first, second]).has("read") &&
-      new Set([first, second]).has("atomic") &&
-      /\batomicCAS\b/.test(code)
-    )
+    const kinds = [first, second].sort().join();
+    if (kinds === "atomic,read" && /\batomicCAS\b/.test(code))
       return (
         `${text}; a first read before a loop of atomicCAS does no harm if the loop compares with it: read by ` +
         "atomicAdd(address, 0), which says so"

@@ -1,29 +1,19 @@
 // One run of a kernel on the inputs of a case, in an order of its threads.
-import { type Library, locate } from "./compile";
-import { type Case, type Exercise, compare, decode, equal } from "./exercise";
-import { HeaderError, type Plan } from "./header";
+import type { Library } from "./compile";
+import { type Case, type Exercise, Wrong, compare, decode, equal } from "./exercise";
+import type { Plan } from "./header";
 import { type Argument, type Geometry, Machine, type Order, type RawResult } from "./machine";
-import { type Access, type Problem, type Site, Words, ownLine } from "./report";
+import { type Access, type Problem, type Site, Words } from "./report";
 import type { DeclaredKernel } from "./source";
 
-export const SECONDS = 10; // that one launch may take
 const UNINITIALISED = "uninitialised shared memory";
-
-/** A kernel that does what it must not. */
-export class Wrong extends Error {
-  constructor(
-    message: string,
-    readonly problems: Problem[] = [],
-  ) {
-    super(message);
-  }
-}
 
 /** What a run showed; `results`: its outputs. */
 export interface Seen {
   sites: Site[];
   accesses: Access[];
   results: Uint8Array[];
+  marks: number; // see Machine
 }
 
 export class Run {
@@ -39,12 +29,12 @@ export class Run {
     private readonly one: Case,
   ) {}
 
-  /** Raises Wrong, or HeaderError where the kernel cannot be called. */
-  async take(plan: Plan, order: Pick<Order, "seed" | "early" | "trace">): Promise<Seen> {
+  /** Raises Wrong, or Wrong where the kernel cannot be called. */
+  take(plan: Plan, order: Order): Seen {
     this.place(plan);
-    const seen: Seen = { sites: [], accesses: [], results: [] };
+    const seen: Seen = { sites: [], accesses: [], results: [], marks: 0 };
     for (const geometry of plan.launches) {
-      const { sites, accesses } = await this.launch(geometry, { warp: 32, seconds: SECONDS, ...order });
+      const { sites, accesses } = this.launch(geometry, order);
       seen.sites.push(...sites);
       seen.accesses.push(...accesses);
     }
@@ -57,11 +47,11 @@ export class Run {
       if (amiss) throw this.wrong(amiss);
       seen.results.push(result);
     }
-    return seen;
+    return { ...seen, marks: this.machine.marks };
   }
 
   private wrong(message: string, problems: Problem[] = []): Wrong {
-    return new Wrong(`${message} [${this.one.label}]`, problems);
+    return Object.assign(new Wrong(`${message} [${this.one.label}]`), { problems });
   }
 
   private place({ scratch }: Plan): void {
@@ -91,14 +81,13 @@ export class Run {
     return new Uint8Array(this.machine.memory.buffer, address, bytes).slice();
   }
 
-  private async launch(geometry: Geometry, order: Order): Promise<Omit<Seen, "results">> {
+  private launch(geometry: Geometry, order: Order): Pick<Seen, "sites" | "accesses"> {
     const kernel = this.kernels.find(({ name }) => name === geometry.kernel);
-    if (!kernel)
-      throw new HeaderError(`the header launches ${geometry.kernel}, which the file does not define`);
+    if (!kernel) throw new Wrong(`the header launches ${geometry.kernel}, which the file does not define`);
     const taken = kernel.parameters.map((name) => {
       const argument = this.named.get(name);
       const known = () => [...this.named.keys()].join(", ");
-      if (!argument) throw new HeaderError(`${this.exercise.name} has no argument ${name}, but ${known()}`);
+      if (!argument) throw new Wrong(`${this.exercise.name} has no argument ${name}, but ${known()}`);
       return { name, ...argument };
     });
     let raw: RawResult;
@@ -106,14 +95,12 @@ export class Run {
       raw = this.machine.launch(geometry, taken, order);
     } catch (error) {
       if (!(error instanceof WebAssembly.RuntimeError)) throw error;
-      const line = (await this.lines([this.machine.where()])).values().next().value!;
+      const line = this.library.lines[this.machine.where()]!;
       const message = `line ${line}, or soon after it: ${error.message}`;
       throw this.wrong(message, [{ kind: "crash", line, message }]);
     }
-    const places = raw.problems.flatMap(({ place, other }) => [place.pc, other.pc]);
-    const lines = await this.lines([...places, ...raw.sites.map(({ pc }) => pc)]);
     const buffers = taken.flatMap((argument) => ("address" in argument ? [argument] : []));
-    const words = new Words(this.exercise, this.source, kernel.parameters, buffers, lines, SECONDS);
+    const words = new Words(this.exercise, this.source, kernel.parameters, buffers, this.library.lines);
     const problems = words.problems(raw);
     if (problems.length) {
       // A thread that comes too early also reads what is not there yet: the race explains it.
@@ -122,12 +109,5 @@ export class Run {
     }
     const sites = words.sites(raw);
     return { sites, accesses: words.accesses(raw, sites) };
-  }
-
-  /** The line of the kernel's file at each place in the code. */
-  private async lines(places: number[]): Promise<Map<number, number>> {
-    const wanted = [...new Set(places)].filter(Boolean);
-    const frames = await locate(this.library.linked, wanted);
-    return new Map(wanted.map((pc, i) => [pc, ownLine(frames[i] ?? [], this.exercise.file)]));
   }
 }

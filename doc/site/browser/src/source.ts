@@ -1,5 +1,5 @@
 // A .cu file as C++: ladder/core/emulator/source.py, in TypeScript. A test compares the two.
-import { CompileError } from "./compile";
+import { Wrong } from "./exercise";
 
 export interface DeclaredKernel {
   name: string;
@@ -22,13 +22,9 @@ export function prepare(
   const text = flatten(path, source, includes, new Set());
   const ptx = /\b(?:asm|__asm|__asm__)\b/.exec(withoutComments(source));
   if (ptx)
-    throw new CompileError(
-      `line ${line(source, ptx.index)}: inline PTX cannot run on a CPU; use the wrappers in ladder/include`,
-    );
+    throw wrong(source, ptx.index, "inline PTX cannot run on a CPU; use the wrappers in ladder/include");
   const found = declaredKernels(text);
-  const launchers = found.map(
-    ({ name, cluster, bound }) => `EMULATOR_KERNEL(${name}, ${cluster}, ${bound})\n`,
-  );
+  const launchers = found.map((one) => `EMULATOR_KERNEL(${one.name}, ${one.cluster}, ${one.bound})\n`);
   return { text: `${text}\n${launchers.join("")}`, kernels: found };
 }
 
@@ -63,14 +59,11 @@ function rewriteShared(source: string): string {
     const at = rest.at(-3);
     depth += Number(groups.open !== undefined) - Number(groups.close !== undefined);
     if (groups.shared === undefined) return text;
-    if (depth === 0)
-      throw new CompileError(
-        `line ${line(source, at)}: declare shared memory inside the kernel, not at file scope`,
-      );
+    if (depth === 0) throw wrong(source, at, "declare shared memory inside the kernel, not at file scope");
     try {
       return declarations(text) + "\n".repeat(text.split("\n").length - 1);
     } catch (error) {
-      throw new CompileError(`line ${line(source, at)}: ${(error as Error).message}`);
+      throw wrong(source, at, (error as Error).message);
     }
   });
 }
@@ -130,7 +123,7 @@ function declaredKernels(source: string): (DeclaredKernel & { cluster: string; b
       else bound = first;
       opening = text.indexOf("(", head);
     }
-    if (opening < 0) throw new CompileError("a kernel's declaration is not complete");
+    if (opening < 0) throw new Wrong("a kernel's declaration is not complete");
     const name = /(\w+)\s*$/.exec(text.slice(head, opening));
     const inside = text.slice(opening + 1, closing(text, opening) - 1);
     const parameters = split(inside).filter((part) => part !== "void");
@@ -173,6 +166,10 @@ export function withoutComments(text: string): string {
   return text.replace(TOKENS, (token, ...rest) =>
     rest.at(-1).comment === undefined ? token : token.replace(/[^\n]/g, " "),
   );
+}
+
+function wrong(source: string, at: number, message: string): Wrong {
+  return new Wrong(`line ${line(source, at)}: ${message}`);
 }
 
 function line(text: string, position: number): number {

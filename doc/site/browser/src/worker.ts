@@ -2,10 +2,6 @@
 import type { Exercise } from "./exercise";
 import type { Verdict } from "./judge";
 
-export interface Request {
-  exercise: Exercise;
-  source: string;
-}
 /** `downloaded`: the share of the compiler that is here. */
 export type Reply = { told: string } | { downloaded: number } | { verdict: Verdict } | { error: string };
 
@@ -13,9 +9,8 @@ const say = (reply: Reply) => postMessage(reply);
 const here = (name: string) => fetch(new URL(name, import.meta.url));
 
 async function load() {
-  const [{ check }, { emulatorOf }, { fetchCompiler }, runtime, headers] = await Promise.all([
+  const [{ check, emulatorOf }, { fetchCompiler }, runtime, headers] = await Promise.all([
     import("./judge"),
-    import("./emulator"),
     import("./compile"),
     here("runtime.wasm").then((file) => file.arrayBuffer()),
     here("headers.json").then((file) => file.json()),
@@ -26,7 +21,7 @@ async function load() {
 
 let ready: ReturnType<typeof load> | undefined;
 
-addEventListener("message", async ({ data }: MessageEvent<Request>) => {
+addEventListener("message", async ({ data }: MessageEvent<{ exercise: Exercise; source: string }>) => {
   try {
     ready ??= load();
     const { emulator, check } = await ready;

@@ -6,23 +6,13 @@
 import fs from "node:fs";
 import path from "node:path";
 import { fileURLToPath } from "node:url";
-import { fetchCompiler } from "./compile";
-import { emulatorOf } from "./emulator";
-import { plan } from "./header";
-import { type Verdict, check } from "./judge";
-import { prepare } from "./source";
+import { fetchCompiler } from "./src/compile";
+import { plan } from "./src/header";
+import { check, emulatorOf } from "./src/judge";
+import { prepare } from "./src/source";
 
-interface Job {
-  exercise: string;
-  source?: string;
-}
-
-export async function checkAll(
-  site: string,
-  jobs: Job[],
-  told: (verdict: Verdict, index: number) => void,
-): Promise<void> {
-  const read = (name: string) => fs.readFileSync(path.join(site, name));
+export async function checkAll(site, jobs, told) {
+  const read = (name) => fs.readFileSync(path.join(site, name));
   await fetchCompiler(() => {});
   const emulator = await emulatorOf(read("runtime.wasm"), JSON.parse(read("headers.json").toString()));
   for (const [index, { exercise, source }] of jobs.entries()) {
@@ -33,10 +23,10 @@ export async function checkAll(
 
 if (process.argv[1] === fileURLToPath(import.meta.url)) {
   const [what, ...files] = process.argv.slice(2);
-  const list = JSON.parse(fs.readFileSync(files.at(-1)!, "utf8"));
-  const print = (result: unknown) => console.log(JSON.stringify(result));
+  const list = JSON.parse(fs.readFileSync(files.at(-1), "utf8"));
+  const print = (result) => console.log(JSON.stringify(result));
   if (what === "sources")
     for (const { path, source } of list.files) print(prepare(path, source, list.includes));
   else if (what === "plans") for (const { source, names } of list) print(plan(source, names));
-  else await checkAll(files[0]!, list, ({ accesses: _, sites: __, ...verdict }) => print(verdict));
+  else await checkAll(files[0], list, ({ accesses: _, sites: __, ...verdict }) => print(verdict));
 }
