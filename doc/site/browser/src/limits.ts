@@ -60,8 +60,10 @@ export function judge(
       const count = measure();
       const most = bound === "many" ? "the limit is" : "at least";
       const text = `${name}: ${count} at ${cases[limits.case]!.label}; ${most} ${limit}`;
-      const wasted = sites.some((site) => counts(site) && site.sectors > site.ideal_sectors);
-      const coalesce = what === "sectors" && wasted ? lessons.coalesce! : "";
+      const mine = sites.filter(counts);
+      const wasted = mine.some((site) => site.sectors > site.ideal_sectors);
+      const alone = mine.reduce((sum, site) => sum + site.lanes - 2 * site.requests, 0) < 0;
+      const coalesce = what === "sectors" && (wasted || alone) ? lessons.coalesce! : "";
       const why = `The result is right, but the kernel takes too ${bound} ${text}. ${lessons[what] ?? ""} ${coalesce}`;
       if (bound === "many" ? count > limit : count < limit) broken.push(why.trim());
       else kept.push(text);
