@@ -275,7 +275,7 @@ def judge(
             text = f"The result is right, but the kernel takes too many {text}. {worst}"
             lines = [line for line in run.report.lines if array in ("", line.buffer)]
             wasted = any(line.sectors > line.ideal_sectors for line in lines)
-            alone = sum(line.lanes - 2 * line.requests for line in lines) < 0  # mostly, a lane
+            alone = sum(line.sectors - 2 * line.requests for line in lines) < 0  # or one address
             apart = what == "sectors" and (wasted or alone)
             lessons = [LESSONS.get(what, about), LESSONS["coalesce"] if apart else ""]
             broken.append(" ".join([text, *lessons]).rstrip())

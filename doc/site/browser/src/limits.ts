@@ -62,7 +62,7 @@ export function judge(
       const text = `${name}: ${count} at ${cases[limits.case]!.label}; ${most} ${limit}`;
       const mine = sites.filter(counts);
       const wasted = mine.some((site) => site.sectors > site.ideal_sectors);
-      const alone = mine.reduce((sum, site) => sum + site.lanes - 2 * site.requests, 0) < 0;
+      const alone = mine.reduce((sum, site) => sum + site.sectors - 2 * site.requests, 0) < 0;
       const coalesce = what === "sectors" && (wasted || alone) ? lessons.coalesce! : "";
       const why = `The result is right, but the kernel takes too ${bound} ${text}. ${lessons[what] ?? ""} ${coalesce}`;
       if (bound === "many" ? count > limit : count < limit) broken.push(why.trim());
