@@ -335,6 +335,23 @@ def test_a_wrong_answer_is_refused(change, capsys, monkeypatch):
 
 
 @pytest.mark.emulator
+def test_a_coalesced_kernel_is_not_told_to_coalesce(capsys, monkeypatch):
+    monkeypatch.setattr(notebook, "default_device", lambda: "emulated")
+    (again,) = (c for c in WRONG["one block per run"] if c.what == "too many sectors of dwte")
+    said = grade(again.of, again, capsys)
+    assert "Access each element once." in said and "Coalesce" not in said
+
+
+@pytest.mark.emulator
+def test_what_an_unsolved_exercise_does_not_use_yet_is_no_warning(capsys, monkeypatch):
+    monkeypatch.setattr(notebook, "default_device", lambda: "emulated")
+    _, line, kernel, _ = EXERCISES["the launch instead of a loop"]
+    notebook.kernel(line, kernel, {})
+    said = capsys.readouterr().out
+    assert said.startswith("✗") and "warning" not in said
+
+
+@pytest.mark.emulator
 @answers(RIGHT)
 def test_another_right_answer_is_accepted(change, capsys, monkeypatch):
     monkeypatch.setattr(notebook, "default_device", lambda: "emulated")

@@ -225,14 +225,18 @@ def _text(array: np.ndarray) -> str:
     return base64.b64encode(np.ascontiguousarray(array).tobytes()).decode()
 
 
+HEADING = re.compile(r"^#+ (Puzzle \d+ .*)$", re.MULTILINE)
+
+
 def puzzles() -> Iterator[Exercise]:
     """The puzzles of the notebook, with the code and the limits that it begins with."""
-    title, texts = "", []
+    title, texts = "An example", []
     for cell in nbformat.read(PUZZLES, as_version=4).cells:
         head, _, source = cell.source.partition("\n")
         if cell.cell_type == "markdown":
-            if found := re.match(r"#+ (?:(Puzzle \d+ .*)|How a puzzle works)", head):
-                title, texts = found[1] or "An example", [source]
+            *_, found = [None, *HEADING.finditer(cell.source)]
+            if found:
+                title, texts = found[1], [cell.source[found.end() :]]
             else:
                 texts.append(cell.source)
         elif head.startswith("%%kernel "):
@@ -271,6 +275,7 @@ def main() -> None:
         asked = re.sub(
             r'(href="(?!https?:)[^"#]*)\.(?:md|ipynb)\b', r"\1.html", markdown.render(exercise.text)
         )
+        assert exercise.id not in {entry["id"] for entry in index}
         index.append(
             {"id": exercise.id, "group": exercise.group, "title": exercise.title, "text": asked}
         )

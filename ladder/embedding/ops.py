@@ -105,7 +105,7 @@ backward = Op(
     bench=BENCH,
     bytes=backward_bytes,
     cases={
-        "runs of 1, 2, 4 ... tokens": Case(runs),
+        "tokens that occur 1, 2, 4 ... times": Case(runs),
         "first and last token": CASES["first and last token"],
         "one token": CASES["one token"],
         "behind another gradient": Case(starts={"dwpe": "V * C"}),

@@ -22,6 +22,7 @@ import os
 import platform
 import re
 import resource
+import shutil
 import stat
 import struct
 import subprocess
@@ -161,13 +162,14 @@ def enter(files: Iterable[str], scratch: Sequence[str], compiler: str, seconds: 
 
     files     that it may read, beside programs, libraries, Python's packages, and the cache
     scratch   folders that what the helper starts may write to; the first for temporary files
-    compiler  its path
+    compiler  its path, or its name in PATH
     seconds   that all of this may take
 
     Raises LadderError where this machine does not let it.
     """
     global _helper, _tools
-    package, program = Path(__file__).parents[2], Path(os.path.realpath(compiler))
+    package = Path(__file__).parents[2]
+    program = Path(os.path.realpath(shutil.which(compiler) or compiler))
     found = filter(None, map(importlib.util.find_spec, PACKAGES))
     # A package may be a link, as uv makes them: what counts is where it lies.
     roots = [Path(os.path.realpath(spec.origin)).parents[1] for spec in found if spec.origin]

@@ -21,8 +21,13 @@ _colours: dict[str, str] = {}  # of the arrays that `traffic` has drawn: one of 
 
 
 def climb(reports: Sequence[Report], rungs: Sequence[Rung], least_bytes: int, title: str) -> Figure:
-    """What each rung requests from memory: a panel for every kind of count that is not always 0."""
-    panels = [entry for entry in _counted(reports, rungs, least_bytes) if any(entry[1])]
+    """What each rung requests from memory: a panel for every kind of count that is not always 0,
+    nor always the least."""
+    panels = [
+        (name, values, least)
+        for name, values, least in _counted(reports, rungs, least_bytes)
+        if any(values) and (least is None or any(values != least))
+    ]
     return _beside(panels, rungs, title)
 
 

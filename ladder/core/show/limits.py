@@ -209,7 +209,8 @@ MEASURES: dict[str, Callable[[Run, str], Costs]] = {
 
 
 LESSONS = {  # what most kernels that break a limit have to learn
-    "sectors": "Access each element once. Coalesce: neighbouring lanes take neighbouring elements.",
+    "sectors": "Access each element once.",
+    "coalesce": "Coalesce: neighbouring lanes take neighbouring elements.",  # where they do not
     "requests": "Load and store vectors: fewer accesses, each as wide as it can be.",
     "sectors per block": "Share the work: more blocks, and each takes less.",
     "requests per warp": "Share the work: launch more warps, and let each take its part.",
@@ -274,7 +275,12 @@ def judge(
         elif name in at_most and total > limit:
             worst = max(reversed(costs), key=lambda where: costs[where])  # of equals the last
             text = f"The result is right, but the kernel takes too many {text}. {worst}"
-            broken.append(f"{text} {LESSONS.get(what, about)}".rstrip())
+            lines = [line for line in run.report.lines if array in ("", line.buffer)]
+            wasted = any(line.sectors > line.ideal_sectors for line in lines)
+            alone = sum(line.sectors - 2 * line.requests for line in lines) < 0  # or one address
+            apart = what == "sectors" and (wasted or alone)
+            lessons = [LESSONS.get(what, about), LESSONS["coalesce"] if apart else ""]
+            broken.append(" ".join([text, *lessons]).rstrip())
         else:
             kept.append(text)
     return not broken, broken + kept

@@ -44,19 +44,24 @@ export function judge(
   const kept: string[] = [];
   for (const [name, bound, limit] of limits.bounds) {
     const [what, array] = name.split(" of ") as [string, string?];
-    const counts = ({ buffer }: Site) => !array || buffer === array;
+    const mine = sites.filter(({ buffer }) => !array || buffer === array);
     const measure = (): number => {
       if (what === "uses") return linesWith(array!, source);
       if (what === "barriers" || what === "calls") return marks;
       const found = MEASURES[what];
       if (!found) throw new Error(`nothing counts ${what}`);
-      const mine = accesses.filter(({ site }) => counts(site));
-      return found(sites.filter(counts), mine);
+      return found(
+        mine,
+        accesses.filter(({ site }) => mine.includes(site)),
+      );
     };
     const count = measure();
     const most = bound === "many" ? "the limit is" : "at least";
     const text = `${name}: ${count} at ${cases[limits.case]!.label}; ${most} ${limit}`;
-    const why = `The result is right, but the kernel takes too ${bound} ${text}. ${lessons[what] ?? ""}`;
+    const wasted = mine.some((site) => site.sectors > site.ideal_sectors);
+    const alone = mine.reduce((sum, site) => sum + site.sectors - 2 * site.requests, 0) < 0;
+    const coalesce = what === "sectors" && (wasted || alone) ? lessons.coalesce! : "";
+    const why = `The result is right, but the kernel takes too ${bound} ${text}. ${lessons[what] ?? ""} ${coalesce}`;
     if (bound === "many" ? count > limit : count < limit) broken.push(why.trim());
     else kept.push(text);
   }

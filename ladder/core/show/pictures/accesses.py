@@ -1,7 +1,7 @@
 """Global memory, lane by lane: the sectors that one request of a warp touches.
 
 Each box is a sector, moved as a whole; its coloured parts are what lanes asked for, the colour is
-the lane, and the grey rest is moved for nothing.
+the lane, and the grey rest is not used by this request.
 """
 
 from collections.abc import Iterable, Sequence
@@ -106,7 +106,7 @@ def _legend(drawing: Drawing, y: float, warp: int) -> None:
     drawing.cells(x + 40, y, 192 / warp, [[distinct(lane, warp) for lane in range(warp)]], 12)
     drawing.text(x + 238, y + 10, str(warp - 1), 11, colour="muted")
     drawing.box(x + 290, y, 12, 12, "line")
-    drawing.text(x + 308, y + 10, "moved for nothing", 11, colour="muted")
+    drawing.text(x + 308, y + 10, "not used by this request", 11, colour="muted")
 
 
 def _width(sectors: Sequence[int]) -> float:

@@ -87,6 +87,8 @@ def check(path, **options):
 @pytest.mark.parametrize("free", [pytest.param(False, marks=confined), True])
 def test_what_a_constructor_tries_is_refused_by_the_system(free, tmp_path, monkeypatch, capfd):
     monkeypatch.setenv("A_PASSWORD", SECRET)
+    (tmp_path / "current").mkdir()
+    monkeypatch.chdir(tmp_path / "current")  # where a user is gives no right to what lies around
     tries = TRIES.replace("FOLDER", str(tmp_path)).replace("CACHE", str(cache.directory()))
     report = check(kernel(tmp_path, f'#include "cut.h"\n{tries}'), unconfined=free)
     (cache.directory() / "made").unlink(missing_ok=True)
