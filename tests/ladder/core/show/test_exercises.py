@@ -43,12 +43,20 @@ def test_a_solution_passes_the_check(op, path):
     assert report.passed, str(report)
 
 
+# Their pages ask whether the checker notices that `out` is of a sum before it was rounded.
+NOT_OF_WHAT_IS_STORED = ("exact_sum", "exact_pre")
+
+
 @pytest.mark.emulator
 @pytest.mark.sweep
 @pytest.mark.parametrize(("op", "path"), SOLUTIONS)
 def test_a_solution_does_so_at_all_shapes_in_every_type(op, path):
     report = check(find(op), find_rung(op, path), Emulated())
-    assert report.passed, str(report)
+    if path.stem in NOT_OF_WHAT_IS_STORED:
+        wrong = [outcome for outcome in report.outcomes if outcome.status == "failed"]
+        assert wrong and all("float32" not in outcome.label for outcome in wrong)
+    else:
+        assert report.passed, str(report)
 
 
 # ---- other answers ------------------------------------------------------------------------------
