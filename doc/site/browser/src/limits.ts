@@ -44,7 +44,8 @@ export function judge(
   const kept: string[] = [];
   for (const [name, bound, limit] of limits.bounds) {
     const [what, array] = name.split(" of ") as [string, string?];
-    const mine = sites.filter(({ buffer }) => !array || buffer === array);
+    const counts = ({ buffer }: Site) => !array || buffer === array;
+    const mine = sites.filter(counts);
     const measure = (): number => {
       if (what === "uses") return linesWith(array!, source);
       if (what === "barriers" || what === "calls") return marks;
@@ -52,7 +53,7 @@ export function judge(
       if (!found) throw new Error(`nothing counts ${what}`);
       return found(
         mine,
-        accesses.filter(({ site }) => mine.includes(site)),
+        accesses.filter(({ site }) => counts(site)),
       );
     };
     const count = measure();
