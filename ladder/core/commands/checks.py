@@ -137,7 +137,7 @@ def _judge(ladder: Ladder, options: argparse.Namespace) -> tuple[bool, list[str]
     dtype = dtype_of(ladder, rung, options, Emulated().target)
     dims = shape_of(ladder, options) if options.shape else ladder.op.shapes[-1]
     given = dtype, dims, options.at_most, options.at_least
-    rights = unconfined(options, rung) or not rung.is_own_file
+    rights = options.unconfined or not rung.is_own_file
     return sandbox.judge(options.reference or ladder.op.name, options.rung, *given, rights)
 
 
@@ -190,8 +190,8 @@ def _check_ladder(
     dtypes, name = options.dtype, options.reference or ladder.op.name
     shapes = [shape_of(ladder, options)] if options.shape else None
     if options.rung is not None and options.rung.endswith(".cu"):
-        rights = unconfined(options, ladder.find(options.rung))
-        given = dtypes, shapes, options.seconds, rights
+        options.unconfined = unconfined(options, ladder.find(options.rung))  # it asks once
+        given = dtypes, shapes, options.seconds, options.unconfined
         if options.coverage:
             yield sandbox.cover(name, options.rung, *given)
         else:

@@ -102,7 +102,8 @@ def trace(
 ) -> Seen:
     """The memory accesses of a kernel in one run on the emulator with some `settings` of
     `Emulated`, in a child process. Raises LadderError where it does what it must not."""
-    request = _one_run(op, path, dtype, dims, unconfined) | {"settings": settings}
+    request = _request(op, path, Emulated.kind, unconfined)
+    request |= {"dtype": dtype, "dims": dict(dims), "settings": settings}
     answer = _in_child_that_lives("trace", request)
     with _distrusted():
         accesses: list[dict[str, Any]] = [
@@ -124,20 +125,18 @@ def judge(
 ) -> tuple[bool, list[str]]:
     """Whether a kernel keeps all limits, and a sentence on each (limits.judge), in a child process.
     Raises LadderError where it does what it must not."""
-    request = _one_run(op, path, dtype, dims, unconfined)
+    request = _request(op, path, Emulated.kind, unconfined)
+    request |= {"dtype": dtype, "dims": dict(dims)}
     request |= {"at_most": dict(at_most), "at_least": dict(at_least)}
     answer = _in_child_that_lives("judge", request)
     with _distrusted():
         return answer["kept"] is True, [str(sentence) for sentence in answer["said"]]
 
 
-def _one_run(
-    op: str | Path, path: str | Path, dtype: str, dims: Dims, unconfined: bool
-) -> dict[str, Any]:
-    """What a child is asked for that runs a kernel once on the emulator."""
+def _request(op: str | Path, path: str | Path, device: str, unconfined: bool) -> dict[str, Any]:
+    """What every task is told; `path` may be a rung's id, which is no stranger's."""
     request = {"op": str(op), "own_op": isinstance(op, Path), "path": str(path)}
-    request |= {"device": Emulated.kind, "unconfined": unconfined}
-    return {**request, "dtype": dtype, "dims": dict(dims)}
+    return {**request, "device": device, "unconfined": unconfined}
 
 
 def _in_child_that_lives(task: str, request: Mapping[str, Any]) -> dict[str, Any]:
@@ -170,8 +169,7 @@ def _answer(
     """What a child says of a kernel; a report that failed, if the child dies of it."""
     ladder = open_ladder(op)
     rung = ladder.find(path)
-    request = {"op": str(op), "own_op": isinstance(op, Path), "path": str(path), "device": device}
-    request |= {"unconfined": unconfined or not rung.is_own_file}  # `path` may be a rung's id
+    request = _request(op, path, device, unconfined or not rung.is_own_file)
     request |= {"dtypes": dtypes, "shapes": shapes and [dict(dims) for dims in shapes]}
     try:
         return _read(in_child(task, request, seconds))
