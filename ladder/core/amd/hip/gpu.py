@@ -61,7 +61,7 @@ class Hip(CupyGpu):
     """One AMD GPU."""
 
     kind = "hip"
-    kernel, resources = HipKernel, staticmethod(compiler.resources)
+    kernel, compiler = HipKernel, compiler
     serialize = "AMD_SERIALIZE_KERNEL=3"
 
     def __init__(self, index: int = 0) -> None:

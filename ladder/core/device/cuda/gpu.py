@@ -75,7 +75,7 @@ class Cuda(CupyGpu):
     """One NVIDIA GPU."""
 
     kind = "cuda"
-    kernel, resources = CudaKernel, staticmethod(compiler.resources)
+    kernel, compiler = CudaKernel, compiler
     marks_in_graphs = True
     warp = compiler.WARP_SIZE
     serialize = "CUDA_LAUNCH_BLOCKING=1"

@@ -57,7 +57,7 @@ class CupyGpu(Device):
 
     cupy: Any
     kernel: type[CupyKernel]
-    resources: Callable[[Path], Mapping[str, Any]]  # by the kernels in what `compile_ahead` returns
+    compiler: Any  # the module
     arch: str  # "sm_90a", "gfx942"
     warp: int
     multiprocessors: int
@@ -195,7 +195,7 @@ class CupyGpu(Device):
                 raw = self.cupy.RawModule(path=str(module))
                 self._loaded[module] = {
                     name: self.kernel(self, raw.get_function(name), rung.file)
-                    for name in self.resources(module)
+                    for name in self.compiler.resources(module)
                 }
         return self._loaded[module]
 
