@@ -135,10 +135,7 @@ class BufferSets:
 
     def __init__(self, op: Op, device: Device, real: np.dtype, dims: Dims, seed: int = 0):
         self.op, self.device, self.real, self.dims = op, device, np.dtype(real), dict(dims)
-        one = sum(
-            math.prod(arg.resolve_shape(dims)) * resolve_dtype(arg.dtype, real).itemsize
-            for arg in op.args
-        )
+        one = sum(arg.nbytes(dims, real) for arg in op.args)
         count = min(math.ceil(ROTATED_BYTES / one), MOST_SETS)
         self.bytes = count * one
         inputs = make_inputs(op, dims, self.real, np.random.default_rng(seed))
