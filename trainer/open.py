@@ -22,8 +22,7 @@ from ladder.core.contract.device import Communicator, Device
 from ladder.core.contract.rung_file import Rung
 from trainer.data.datasets import data_directory
 from trainer.data.multiple_choice import Example
-from trainer.data.random_offsets import Loader
-from trainer.data.token_files import TokenLoader
+from trainer.data.token_files import Loader, TokenLoader
 from trainer.data.tokenizers import Tokenizer
 from trainer.data.training_data import Data, open_data, open_examples, open_loaders
 from trainer.engine.debug import watch_of

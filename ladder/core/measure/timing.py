@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ladder.core.contract.binding import binder
+from ladder.core.contract.binding import Binder
 from ladder.core.contract.device import Device
 from ladder.core.contract.op import DTYPES, Arg, Dims, Op, resolve_dtype
 from ladder.core.contract.rung_file import Rung
@@ -166,7 +166,7 @@ class BufferSets:
 
             return bind_arrays(arrays, scalars(self.op), allocate)
 
-        bind_arrays = binder(self.op, rung, self.device, self.real, self.dims)
+        bind_arrays = Binder(self.op, rung, self.device, self.real, self.dims)
         return [bind_set(arrays) for arrays in self.sets]
 
     def run_once(self, call: Callable[[], None]) -> dict[str, np.ndarray]:
