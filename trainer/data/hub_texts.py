@@ -5,6 +5,7 @@ import itertools
 import shutil
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from ladder.core.common.errors import LadderError
@@ -37,23 +38,25 @@ READY = {
 Reader = Callable[[HubText, str, str, str | Path, Position], shards.Documents]
 
 
-def prepare_hub_text(
-    name: str,
-    data_dir: str | Path,
-    tokenizer: Tokenizer,
-    read: Reader,
-    sizes: tuple[int | None, int | None],
-    processes: int | None,
-) -> Prepared:
-    """A text of the Hub as shards; sizes: at most so many tokens to train on, tokens in a file."""
+@dataclass(frozen=True)
+class Text:
+    """A text in Parquet files: the name of its set, what it is made from, its splits, and the
+    documents of a split from a position on."""
+
+    name: str
+    source: str
+    splits: list[str]
+    documents: Callable[[str, Position], shards.Documents]
+
+
+def of_the_hub(name: str, data_dir: str | Path, read: Reader) -> Text:
+    """A text of the Hub, whose documents `read` reads."""
     text = HUB_TEXTS[name]
-    source = f"{text.repository} {text.splits}"
 
     def documents(split: str, start: Position) -> shards.Documents:
         return read(text, name, split, data_dir, start)
 
-    splits = list(text.splits)
-    return _prepare(name, source, splits, documents, data_dir, tokenizer, sizes, processes)
+    return Text(name, f"{text.repository} {text.splits}", list(text.splits), documents)
 
 
 def is_parquet(path: Path) -> bool:
@@ -61,16 +64,9 @@ def is_parquet(path: Path) -> bool:
     return path.is_dir() or (path.suffix == ".parquet" and path.is_file())
 
 
-def prepare_parquet(
-    path: Path,
-    data_dir: str | Path,
-    tokenizer: Tokenizer,
-    sizes: tuple[int | None, int | None],
-    processes: int | None,
-    note: str | None = None,
-) -> Prepared:
-    """Parquet files of one's own as shards, in the order of their names. The first shard is to
-    validate on. The set's folder is named for the path and for the content."""
+def of_files(path: Path) -> Text:
+    """Parquet files of one's own, in the order of their names. The first shard is to validate on.
+    The set's folder is named for the path and for the content."""
     import pooch
 
     files = [path]
@@ -86,26 +82,19 @@ def prepare_parquet(
         raise LadderError(f"cannot read {error.filename}: {error.strerror}") from None
     source = hashlib.sha256(" ".join(hashes).encode()).hexdigest()
     name = f"{path.resolve().stem}-{source[:12]}"
-
-    def documents(split: str, start: Position) -> shards.Documents:
-        return own_documents(files, start)
-
-    return _prepare(name, source, ["train"], documents, data_dir, tokenizer, sizes, processes, note)
+    return Text(name, source, ["train"], lambda split, start: own_documents(files, start))
 
 
-def _prepare(
-    name: str,
-    source: str,
-    splits: list[str],
-    documents: Callable[[str, Position], shards.Documents],
+def prepare_text(
+    text: Text,
     data_dir: str | Path,
     tokenizer: Tokenizer,
-    sizes: tuple[int | None, int | None],
+    max_tokens: int | None,
+    shard_tokens: int | None,
     processes: int | None,
     note: str | None = None,
 ) -> Prepared:
-    """The documents of each split, from a position on, as shards."""
-    max_tokens, shard_tokens = sizes
+    """A text as shards: at most so many tokens to train on, so many in a file."""
     for flag, number in (
         ("--max-tokens", max_tokens),
         ("--shard-tokens", shard_tokens),
@@ -119,12 +108,12 @@ def _prepare(
     size = f"at most {max_tokens} tokens, {in_a_file} in a file"
 
     def write(place: Path, tokenizer: Tokenizer) -> dict[str, int]:
-        told = f"{source}, {size}"
+        told, splits = f"{text.source}, {size}", text.splits
         done = shards.read_progress(place, told, splits) or shards.Done({}, splits[0])
         counts = done.counts
         for split in splits[splits.index(done.split) :]:
             done = done if split == done.split else shards.Done(counts, split)
-            read_on = _begun(documents(split, done.document))
+            read_on = _begun(text.documents(split, done.document))
             remove_others(place, counts)
             at_a_time = processes or cores()
             tokens = shards.tokenized(read_on, tokenizer, data_dir, at_a_time)
@@ -134,7 +123,7 @@ def _prepare(
         for which in ("train", "val"):
             if not any(f"_{which}_" in file for file in counts):
                 raise LadderError(
-                    f"{name} gave only {sum(counts.values())} tokens, none for {which}; "
+                    f"{text.name} gave only {sum(counts.values())} tokens, none for {which}; "
                     "choose smaller shards by --shard-tokens"
                 )
         shards.progress_path(place).unlink(missing_ok=True)
@@ -142,8 +131,9 @@ def _prepare(
         shutil.rmtree(place.with_name(UNREAD), ignore_errors=True)
         return counts
 
-    wanted = None if sizes == (None, None) else size
-    return use_or_make(name, data_dir, tokenizer, source, write, note, size=size, wanted=wanted)
+    wanted = None if max_tokens is shard_tokens is None else size
+    where = text.name, data_dir, tokenizer, text.source
+    return use_or_make(*where, write, note, size=size, wanted=wanted)
 
 
 def _begun(documents: shards.Documents) -> shards.Documents:
