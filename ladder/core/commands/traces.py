@@ -5,19 +5,7 @@ import dataclasses
 import functools
 from pathlib import Path
 
-from ladder.core.commands.options import (
-    Commands,
-    Output,
-    add_call_options,
-    add_format,
-    add_op_and_rung,
-    add_unconfined,
-    console,
-    dtype_of,
-    op_and_rung,
-    shape_of,
-    unconfined,
-)
+from ladder.core.commands import shared
 from ladder.core.common.errors import LadderError
 from ladder.core.contract.op import format_dims
 from ladder.core.device.cuda import compiler
@@ -27,43 +15,43 @@ from ladder.core.show.pictures import accesses
 from ladder.core.verify import sandbox
 
 
-def add_to(commands: Commands) -> None:
+def add_to(commands: shared.Commands) -> None:
     parser = commands.add("trace", trace_rung)
-    add_op_and_rung(parser)
-    add_unconfined(parser)
-    add_call_options(parser)
+    shared.add_op_and_rung(parser)
+    shared.add_unconfined(parser)
+    shared.add_call_options(parser)
     parser.add_argument(
         "--warp", type=int, default=32, choices=(32, 64), help="lanes of a warp; default 32"
     )
     parser.add_argument(
         "--picture", metavar="FILE", help="also draw which lane touches what (an SVG file)"
     )
-    add_format(parser, "counts, each of a source line and a buffer")
+    shared.add_format(parser, "counts, each of a source line and a buffer")
 
     parser = commands.add("ncu", how_to_profile)
-    add_op_and_rung(parser)
-    add_unconfined(parser)
-    add_call_options(parser)
+    shared.add_op_and_rung(parser)
+    shared.add_unconfined(parser)
+    shared.add_call_options(parser)
     parser.add_argument("--arch", default="sm_90a", help="of the GPU; default sm_90a")
 
 
 def trace_rung(options: argparse.Namespace) -> int:
     """Memory accesses, line by line, counted by the emulator."""
-    ladder, rung = op_and_rung(options)
-    rights = unconfined(options, rung)
+    ladder, rung = shared.op_and_rung(options)
+    rights = shared.unconfined(options, rung)
     if rung.is_own_file:
         sandbox.require(options.op, rung, "emulated", rights)
-    dims = shape_of(ladder, options) if options.shape else source_code.small_shape(ladder.op)
-    dtype = dtype_of(ladder, rung, options, Emulated(warp=options.warp).target)
+    dims = shared.shape_of(ladder, options) if options.shape else source_code.small_shape(ladder.op)
+    dtype = shared.dtype_of(ladder, rung, options, Emulated(warp=options.warp).target)
     if rung.is_own_file:
         report = sandbox.trace(options.op, rung.file, dtype, dims, rights, warp=options.warp)
     else:
         report = trace.trace(ladder, rung, dtype, dims, options.warp)
     title = f"{options.op} {rung.label}, {format_dims(dims)}, {dtype}"
-    output = Output(options)
+    output = shared.Output(options)
     output.remark(title)
     counts = map(dataclasses.asdict, trace.own_lines(report, rung))
-    output.add(lambda: console().print(trace.table(report, rung)), counts)
+    output.add(lambda: shared.console().print(trace.table(report, rung)), counts)
     if options.picture:
         try:
             text = accesses.of_report(report, rung, title).svg()
@@ -78,13 +66,13 @@ def trace_rung(options: argparse.Namespace) -> int:
 
 def how_to_profile(options: argparse.Namespace) -> int:
     """How to profile a rung with Nsight Compute, and what it should count; needs no GPU."""
-    ladder, rung = op_and_rung(options)
-    rights = unconfined(options, rung)
+    ladder, rung = shared.op_and_rung(options)
+    rights = shared.unconfined(options, rung)
     if rung.is_own_file:
         sandbox.require(options.op, rung, "emulated", rights)
     target_of = functools.partial(compiler.typical_target, options.arch)
-    dtype = dtype_of(ladder, rung, options, target_of)
-    large = shape_of(ladder, options)
+    dtype = shared.dtype_of(ladder, rung, options, target_of)
+    large = shared.shape_of(ladder, options)
     small = large if options.shape else source_code.small_shape(ladder.op)
     counted = machine.kernels(ladder, rung, dtype, small, options.arch)
     timed = machine.kernels(ladder, rung, dtype, large, options.arch)
