@@ -421,7 +421,7 @@ uint32_t MemoryModel::find_site(const void *pc, const char *shared_name, int arg
     return found->second;
 }
 
-bool MemoryModel::first_time(ProblemKind kind, const void *pc, const void *other) {
-    uint64_t key = ((uint64_t)pc * 31 + (uint64_t)other) * 31 + kind;
+bool MemoryModel::first_time(ProblemKind kind, const void *pc, const void *other, bool blocks) {
+    uint64_t key = (((uint64_t)pc * 31 + (uint64_t)other) * 31 + kind) * 2 + blocks;
     return reported_.insert(key).second;
 }
