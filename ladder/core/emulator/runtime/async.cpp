@@ -66,7 +66,7 @@ void Worker::start(const AsyncCopy &task) {
 
 // Elements outside of the array are 0 when they are loaded, and are not stored.
 void Worker::carry_out(const TileCopy &copy) {
-    const TileMap &map = *copy.map;
+    const TileMap &map = copy.map;
     int64_t first = std::clamp<int64_t>(-(int64_t)copy.x, 0, map.box_columns);
     int64_t last = std::clamp<int64_t>((int64_t)map.columns - copy.x, first, map.box_columns);
     int bytes = (int)(last - first) * map.element_bytes;
@@ -140,7 +140,7 @@ void emulator_tile_load(void *tile, const void *map, void *barrier, int x, int y
         if (!(blocks >> rank & 1)) continue;
         Mbarrier &counts = worker.find_mbarrier(barrier, rank, CALLER);
         char *there = worker.members[rank]->shared.begin + place.offset;
-        TileCopy copy{there, &tiles, x, y, Way::load, &counts, worker.number_of(worker.fiber()),
+        TileCopy copy{there, tiles, x, y, Way::load, &counts, worker.number_of(worker.fiber()),
                       CALLER};
         if (MemoryModel *memory = worker.launch->memory.get())
             memory->copy_counted(worker, there, bytes, TMA_LOAD, counts, CALLER);
@@ -156,7 +156,7 @@ void emulator_tile_store(const void *map, const void *tile, int x, int y, bool a
     worker.check_tile(tile, bytes, ACCESS_READ, CALLER);
     if (MemoryModel *memory = worker.launch->memory.get())
         memory->store_tile(worker, (const char *)tile, bytes, CALLER);
-    worker.fiber().stores.start({(char *)tile, &tiles, x, y, add ? Way::add : Way::store, nullptr,
+    worker.fiber().stores.start({(char *)tile, tiles, x, y, add ? Way::add : Way::store, nullptr,
                                  worker.number_of(worker.fiber()), CALLER});
 }
 

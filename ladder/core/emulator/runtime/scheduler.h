@@ -112,7 +112,7 @@ enum class Way { load, store, add };
 
 struct TileCopy {
     char *tile;
-    const TileMap *map;
+    TileMap map;  // not a pointer: it may lie on the stack of a thread that has returned by then
     int x, y;
     Way way;
     Mbarrier *barrier;  // of a load
