@@ -258,8 +258,8 @@ def judge(
              those of a function ("calls of tanhf") by all threads. Steps and early waits are those
              of a ring (pictures/ring.py), waits for all products those of one warp. Bytes into a
              rank are those that come over its link. Uses are the lines of code that
-             have a word ("uses of double"). Local bytes are those of a thread's arrays and spills in
-             machine code; without NVRTC they are not counted, and a sentence says so.
+             have a word ("uses of double"). Local bytes are those of a thread's arrays and spills
+             in machine code; without NVRTC they are not counted, and a sentence says so.
     at_least the least of each measure
 
     Raises LadderError for an unknown measure, and where the kernel cannot run at this shape.
