@@ -298,8 +298,8 @@ def judge(
             alone = sum(line.sectors - 2 * line.requests for line in lines) < 0  # or one address
             again = _again(run, array) if what == "sectors" else ""
             apart = what == "sectors" and (wasted or alone) and not again
-            lessons = [again or LESSONS.get(what, about), LESSONS["coalesce"] if apart else ""]
-            broken.append(" ".join([text, *lessons]).rstrip())
+            lessons = [LESSONS.get(what, about), again, LESSONS["coalesce"] if apart else ""]
+            broken.append(" ".join(filter(None, [text, *lessons])))
         else:
             kept.append(text)
     return not broken, broken + kept
