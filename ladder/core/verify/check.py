@@ -313,6 +313,7 @@ def check_case(
     dtype: str,
     dims: Dims,
     case: str = NORMAL,
+    seed: int = 0,
     brief: bool = False,
     calls_before: int = 0,
     wide: bool = True,
@@ -327,7 +328,7 @@ def check_case(
     if not able:
         return outcome("refused", next(filter(None, reasons)))
     worst = 0.0
-    for values, expected in cases(op, dims, real, case):
+    for values, expected in cases(op, dims, real, case, seed):
         run = functools.partial(_run, op, rung, real, dims, case, values, expected)
         for group in able:
             results: list[dict[str, np.ndarray]] = []
