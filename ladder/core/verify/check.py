@@ -313,10 +313,10 @@ def check_case(
     dtype: str,
     dims: Dims,
     case: str = NORMAL,
-    seed: int = 0,
     brief: bool = False,
     calls_before: int = 0,
     wide: bool = True,
+    seed: int = 0,
 ) -> Outcome:
     """Check one shape, dtype and case of the op, under every variant of the device; in the first
     one after `calls_before` in the same storage, with other contents."""
