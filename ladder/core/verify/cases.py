@@ -17,20 +17,20 @@ MOST_KEPT = 2 << 30  # bytes
 
 Case = tuple[Arrays, list[Expected]]  # inputs by name, and what each output must be
 
-_Key = tuple[int, tuple[tuple[str, int], ...], str, str]
+_Key = tuple[int, tuple[tuple[str, int], ...], str, str, int]
 _kept: dict[_Key, tuple[Op, list[Case]]] = {}  # the oldest first; an op that is kept keeps its id
 
 
-def cases(op: Op, dims: Dims, real: np.dtype, name: str) -> Iterator[Case]:
+def cases(op: Op, dims: Dims, real: np.dtype, name: str, seed: int) -> Iterator[Case]:
     """Inputs with what to expect of them: with all arguments, then without any of the optional
     ones, in every combination, for the op's case of that name. The arrays cannot be written to."""
-    key = (id(op), tuple(dims.items()), real.name, name)
+    key = (id(op), tuple(dims.items()), real.name, name, seed)
     if key in _kept:
         _kept[key] = _kept.pop(key)  # now the newest
         yield from _kept[key][1]
         return
     found: list[Case] | None = []
-    for case in _make(op, dims, real, name):
+    for case in _make(op, dims, real, name, seed):
         if found is not None:
             found.append(case)
             if _bytes(found) > MOST_KEPT:
@@ -42,8 +42,8 @@ def cases(op: Op, dims: Dims, real: np.dtype, name: str) -> Iterator[Case]:
             del _kept[next(iter(_kept))]
 
 
-def _make(op: Op, dims: Dims, real: np.dtype, name: str) -> Iterator[Case]:
-    values = make_inputs(op, dims, real, np.random.default_rng(0), name)
+def _make(op: Op, dims: Dims, real: np.dtype, name: str, seed: int) -> Iterator[Case]:
+    values = make_inputs(op, dims, real, np.random.default_rng(seed), name)
     for array in values.values():
         array.flags.writeable = False
     optional = [arg.name for arg in op.args if arg.optional]

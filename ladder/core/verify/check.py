@@ -316,6 +316,7 @@ def check_case(
     brief: bool = False,
     calls_before: int = 0,
     wide: bool = True,
+    seed: int = 0,
 ) -> Outcome:
     """Check one shape, dtype and case of the op, under every variant of the device; in the first
     one after `calls_before` in the same storage, with other contents."""
@@ -327,7 +328,7 @@ def check_case(
     if not able:
         return outcome("refused", next(filter(None, reasons)))
     worst = 0.0
-    for values, expected in cases(op, dims, real, case):
+    for values, expected in cases(op, dims, real, case, seed):
         run = functools.partial(_run, op, rung, real, dims, case, values, expected)
         for group in able:
             results: list[dict[str, np.ndarray]] = []
