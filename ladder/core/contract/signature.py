@@ -110,9 +110,10 @@ def arguments(rung: Rung, kernel: str) -> list[Parameter]:
 def _defined(rung: Rung, kernel: str) -> list[Parameter] | None:
     """The parameters of a kernel by its definition in the rung's file, or in one that it includes;
     None where neither is recognised."""
+    if (taken := parameters(rung.source, kernel)) is not None:
+        return taken
     headers = included(rung.source, rung.file.parent).values()
-    texts = (rung.source, *(header.decode("utf-8", "replace") for header in headers))
-    found = (parameters(text, kernel) for text in texts)
+    found = (parameters(header.decode("utf-8", "replace"), kernel) for header in headers)
     return next((taken for taken in found if taken is not None), None)
 
 
