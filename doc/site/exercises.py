@@ -138,7 +138,7 @@ def content(exercise: Exercise) -> dict[str, Any]:
     written = []
     counted = 0
     for dims, case in chosen(op, rung):
-        # Without optional arguments at one shape only, and so in one run of four.
+        # Without optional arguments only at the first, the largest shape.
         for values, expected in islice(cases(op, dims, REAL, case, 0), 1 if written else None):
             label = format_dims(dims) + ("" if case == NORMAL else f", {case}")
             written.append(_case(op, rung, dims, case, label, values, expected))
