@@ -253,6 +253,8 @@ def _print_report(report: check.Report, verbose: bool, spots: Sequence[Spot]) ->
     text = str(report).replace(f"{Path.cwd()}{os.sep}", "")  # files as they were named
     style = "green" if report.passed else "bold red"
     screen.print(text, style=style, highlight=False, markup=False, soft_wrap=True)
+    if report.to_draw:
+        print(f"    who waits for whom: {report.to_draw}")
     for outcome in report.outcomes:
         if verbose or (not report.passed and outcome in report.failures[1:]):
             detail = outcome.detail if verbose else outcome.detail.partition("\n")[0]

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 from ladder.core.common.errors import LadderError
 from ladder.core.common.files import read_text
+from ladder.core.emulator.timeline import Timeline
 
 SECTOR = 32  # bytes: the unit in which a GPU moves global memory
 
@@ -103,3 +104,4 @@ class Report:
     lines: list[LineCount] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
     accesses: list[Access] = field(default_factory=list)
+    timelines: list[Timeline] = field(default_factory=list)  # of each launch, where recorded

@@ -3,6 +3,7 @@
 NumPy starts threads, and Linux confines one thread, with those that it starts later.
 """
 
+import dataclasses
 import json
 import signal
 import sys
@@ -25,7 +26,7 @@ def main() -> None:
     try:
         if confined:
             _confine(float(seconds), *confined)
-        from ladder.core.show import limits
+        from ladder.core.show import limits, trace
         from ladder.core.verify import sandbox
 
         def judge(asked: dict[str, Any]) -> dict[str, Any]:
@@ -33,8 +34,12 @@ def main() -> None:
             kept, said = limits.judge(*sandbox.asked(asked), *given)
             return {"kept": kept, "said": said}
 
+        def timeline(asked: dict[str, Any]) -> dict[str, Any]:
+            given = (asked[name] for name in ("dtype", "dims", "warp"))
+            return dataclasses.asdict(trace.timeline(*sandbox.asked(asked), *given))
+
         known = {"seconds": float(seconds), "say": say}
-        tasks = {**sandbox.TASKS, "judge": judge}
+        tasks = {**sandbox.TASKS, "judge": judge, "timeline": timeline}
         say(tasks[task]({**json.load(sys.stdin), **known}))
     except LadderError as error:
         say({"error": str(error)})

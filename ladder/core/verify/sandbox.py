@@ -40,6 +40,7 @@ from ladder.core.emulator.coverage import Spot
 from ladder.core.emulator.emulated import Emulated
 from ladder.core.emulator.report import Access, LineCount
 from ladder.core.emulator.report import Report as Seen
+from ladder.core.emulator.timeline import Timeline
 from ladder.core.verify.check import Outcome, Report
 from ladder.core.verify.check import check as check_here
 from ladder.core.verify.inputs import run_on
@@ -93,7 +94,7 @@ def cover(
 
 
 def trace(
-    op: str,
+    op: str | Path,
     path: str | Path,
     dtype: str,
     dims: Dims,
@@ -112,6 +113,18 @@ def trace(
         ]
         lines = [LineCount(**line) for line in answer["lines"]]
         return Seen(lines, accesses=[Access(**access) for access in accesses])
+
+
+def timeline(
+    op: str | Path, path: str | Path, dtype: str, dims: Dims, unconfined: bool, warp: int
+) -> Timeline:
+    """What the threads of one block of a kernel do, as show/trace.py's `timeline`, in a child
+    process. Raises LadderError where it cannot run."""
+    request = _request(op, path, Emulated.kind, unconfined)
+    request |= {"dtype": dtype, "dims": dict(dims), "warp": warp}
+    answer = _in_child_that_lives("timeline", request)
+    with _distrusted():
+        return Timeline.of_json(answer)
 
 
 def judge(

@@ -50,6 +50,9 @@ extern "C" EMULATOR_EXPORT Launch *emulator_launch(void (*kernel)(void **), void
     }
     if (options->count) launch->memory = std::make_unique<MemoryModel>(*launch, blocks);
 
+    if (options->count && options->recorded >= 0)
+        launch->recording = std::make_unique<Recording>();
+
     unsigned workers = std::min<unsigned>(options->count ? 1 : options->workers, clusters);
 #ifdef __wasm__  // one worker, and no threads
     work(launch.get());
@@ -75,6 +78,12 @@ extern "C" EMULATOR_EXPORT Launch *emulator_launch(void (*kernel)(void **), void
         result.site_count = launch->memory->sites.size();
         result.requests = launch->memory->requests.data();
         result.request_count = launch->memory->requests.size();
+    }
+    if (launch->recording) {
+        result.events = launch->recording->events.data();
+        result.event_count = launch->recording->events.size();
+        result.barriers = launch->recording->barriers.data();
+        result.barrier_count = launch->recording->barriers.size();
     }
     result.printed = launch->printed.data();
     result.printed_bytes = launch->printed.size();

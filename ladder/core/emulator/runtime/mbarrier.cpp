@@ -14,16 +14,28 @@ std::string Worker::name_of(const SharedPlace &place) const {
     return place.array->name;
 }
 
+// "full[0]", or "pipe[0] filled" of a pipeline, which has two for a stage.
+std::string Worker::short_name(const Mbarrier &barrier) const {
+    const SharedArray *array = layout.find(barrier.offset);
+    if (!array) return "shared memory";
+    if (array->bytes <= 8) return array->name;
+    size_t number = (barrier.offset - array->offset) / 8;
+    const char *part = barrier.kind == STAGE_FILLED ? " filled"
+                       : barrier.kind == STAGE_FREED ? " freed" : "";
+    return array->name + ("[" + std::to_string(*part ? number / 2 : number) + "]") + part;
+}
+
 // "the mbarrier full[0]", or "the barrier done", or which part of which pipeline it is.
 std::string Worker::title_of(const Mbarrier &barrier) const {
-    const SharedArray *array = layout.find(barrier.offset);
-    std::string name = array ? array->name : "shared memory";
-    size_t number = array ? (barrier.offset - array->offset) / 8 : 0;
-    if (barrier.kind == STAGE_FILLED || barrier.kind == STAGE_FREED)
-        return "stage " + std::to_string(number / 2) + " of the pipeline " + name +
+    std::string name = short_name(barrier);
+    if (barrier.kind == STAGE_FILLED || barrier.kind == STAGE_FREED) {
+        const SharedArray *array = layout.find(barrier.offset);
+        size_t number = array ? (barrier.offset - array->offset) / 16 : 0;
+        return "stage " + std::to_string(number) + " of the pipeline " +
+               (array ? array->name : name) +
                (barrier.kind == STAGE_FILLED ? ", which producer_commit fills,"
                                              : ", which consumer_release frees,");
-    if (array && array->bytes > 8) name += "[" + std::to_string(number) + "]";
+    }
     return (barrier.kind == MBARRIER ? "the mbarrier " : "the barrier ") + name;
 }
 
@@ -83,6 +95,8 @@ Mbarrier &Worker::init(void *address, int64_t count, BarrierKind kind, const voi
         refuse(BARRIER_MISUSE, pc, "initialises %s for %lld threads", title_of(barrier).c_str(),
                (long long)count);
     barrier.count = barrier.missing_threads = (int)count;
+    if (records())
+        barrier.object = launch->recording->name(short_name(barrier), place.member, (int)count);
     barrier.pc = pc;
     barrier.agent = -1;
     barrier.maker = number_of(fiber());
@@ -95,6 +109,7 @@ Mbarrier &Worker::init(void *address, int64_t count, BarrierKind kind, const voi
 }
 
 void Worker::arrive(Mbarrier &barrier, int64_t threads, int bytes, const void *pc) {
+    note(ARRIVES, barrier.object, barrier.phases, (int)threads, pc);
     if (threads < 1 || barrier.missing_threads < threads)
         refuse(BARRIER_MISUSE, pc,
                "arrives at %s %s before phase %u has ended: %s%d threads have arrived already, and "
@@ -121,7 +136,10 @@ void Worker::wait(Mbarrier &barrier, int parity, unsigned phase, const void *pc)
     self.parity = parity;
     self.phase = phase;
     self.waits_at = &barrier;
+    unsigned awaited = parity < 0 ? phase : barrier.phases - !self.must_wait();
+    note(WAITS, barrier.object, awaited, 0, pc);
     while (self.must_wait()) yield(State::polling, pc);
+    note(WAITED, barrier.object, awaited, 0, pc);
     self.waits_at = nullptr;
     self.waits++;
     self.last_wait = pc;
@@ -192,6 +210,11 @@ void emulator_named_barrier(int id, int threads) {
     MemoryModel *memory = worker.launch->memory.get();
     int generation = barrier.generation;
     barrier.threads = threads;
+    if (worker.records() && barrier.object < 0)
+        barrier.object = worker.launch->recording->name(
+            of_cluster ? "cluster_barrier" : "named barrier " + std::to_string(id),
+            worker.fiber().member, threads);
+    worker.note(MEETS, barrier.object, generation, 0, CALLER);
     if (memory) memory->release(worker, barrier.arriving);
     if (++barrier.arrived == threads) {
         if (of_cluster) worker.check_converged(CALLER);
@@ -202,6 +225,7 @@ void emulator_named_barrier(int id, int threads) {
     Fiber &fiber = worker.fiber();
     fiber.waits_with = &barrier;
     while (barrier.generation == generation) worker.yield(State::polling, CALLER);
+    worker.note(MET, barrier.object, generation, 0, CALLER);
     fiber.waits_with = nullptr;
     if (memory) memory->acquire(worker, barrier.opened);
 }

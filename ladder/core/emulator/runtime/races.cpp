@@ -152,7 +152,12 @@ Problem MemoryModel::race(Worker &worker, const Actor &actor, uint32_t site, con
     problem.place.agent = agents_[actor.agent].kind;
     problem.other = worker.place(worker.fibers[before.fiber], theirs.pc);
     problem.other.access = theirs.access;
-    if (before.serial >= cluster_start_) problem.other.agent = agents_[before.agent].kind;
+    problem.other.event = -1;
+    if (before.serial >= cluster_start_) {
+        problem.other.agent = agents_[before.agent].kind;
+        if (const Recording *recording = launch_.recording.get())
+            problem.other.event = recording->last((int)before.fiber, before.serial);
+    }
     const dim3 &grid = worker.members[0]->block.grid;
     problem.other.block[0] = before.block % grid.x;
     problem.other.block[1] = before.block / grid.x % grid.y;

@@ -32,6 +32,7 @@ struct Place {
     uint32_t thread[3] = {};
     int32_t access = -1;  // emulator::Access, or -1
     AgentKind agent = THREAD;
+    int32_t event = -1;  // of the recording: the last one of this thread before; -1: there is none
 };
 
 // A piece of memory: a buffer that was passed as an argument, or an array in shared memory.
@@ -70,6 +71,34 @@ struct Request {
     int64_t offsets[64];  // by lane, in bytes from the start of the memory
 };
 
+// What a thread does at a barrier, or with a unit.
+enum EventKind : int32_t {
+    WAITS,    // at an mbarrier, for the end of a phase
+    WAITED,   // which has come
+    MEETS,    // at a barrier, `phase` of it
+    MET,      // all have come
+    ARRIVES,  // at an mbarrier
+    LOADS,    // starts a copy that an mbarrier counts
+    LANDS,    // that copy
+    STARTS,   // something of a unit, an AgentKind, in its group `phase`
+    JOINS,    // waits until the unit's groups up to `phase` are complete
+    RETURNS
+};
+
+struct Event {
+    const void *pc;
+    uint64_t lanes;  // of the warp; bit i: lane i
+    int32_t kind, warp, object, phase;
+    int32_t value;  // threads that arrive, bytes that are copied; summed over the lanes
+    int32_t padding;
+};
+
+// What events have as their object.
+struct Barrier {
+    char name[56];
+    int32_t member, threads;  // the place of its block in the cluster; threads that a phase counts
+};
+
 struct Result {
     const Problem *problems;
     int64_t problem_count;
@@ -77,6 +106,10 @@ struct Result {
     int64_t site_count;
     const Request *requests;
     int64_t request_count;
+    const Event *events;
+    int64_t event_count;
+    const Barrier *barriers;
+    int64_t barrier_count;
     const char *printed;
     int64_t printed_bytes;
     const void *library_base;

@@ -66,6 +66,7 @@ void Worker::record(const void *address, int bytes, Access access, const void *p
 // What a thread has started must be complete before it returns.
 void Worker::finish_thread() {
     Fiber &self = fiber();
+    note(RETURNS, -1, 0, 0, nullptr);
     if (!self.stores.tasks.empty())
         refuse(IN_FLIGHT, self.stores.tasks.front().pc,
                "returns while TMA may still read the tile that it stores here: no tma_store_wait "
@@ -95,6 +96,7 @@ Place Worker::place(const Fiber &fiber, const void *pc) const {
     uint32_t blocks[] = {b.x, b.y, b.z}, threads[] = {t.x, t.y, t.z};
     std::memcpy(place.block, blocks, sizeof blocks);
     std::memcpy(place.thread, threads, sizeof threads);
+    if (launch->recording) place.event = launch->recording->last(number_of(fiber));
     return place;
 }
 
@@ -221,6 +223,7 @@ void Worker::start_cluster(unsigned id) {
         for (NamedBarrier &barrier : member->named_barriers)
             if (barrier.generation || barrier.arrived) barrier = {};
         member->mbarriers.clear();
+        member->meetings = 0;
         member->running = (int)(size.x * size.y * size.z);
         number++;
     }
@@ -252,6 +255,11 @@ void Worker::start_cluster(unsigned id) {
     // The order within a cluster follows from the seed and its number, whichever worker has it.
     random_.state = 0x9E3779B97F4A7C15ull * (launch->options->seed + 1) + id * 0xBF58476D1CE4E5B9ull;
     if (launch->memory) launch->memory->start_cluster(*this);
+    if (Recording *recording = launch->recording.get()) {
+        recording->on = (int)id == launch->options->recorded;
+        for (int member = 0; recording->on && member < (int)members.size(); member++)
+            recording->name("__syncthreads", member, (int)threads);
+    }
 }
 
 void Worker::run_cluster(unsigned id) {

@@ -11,6 +11,7 @@
 #include "emulator/thread.h"
 #include "fiber.h"
 #include "memory.h"
+#include "recording.h"
 #include "results.h"
 
 // Where the kernel has called a function of the runtime. WebAssembly has no return addresses: there
@@ -95,6 +96,7 @@ struct Mbarrier {
     emulator::BarrierKind kind;
     int member;     // whose block's
     size_t offset;  // in its shared memory
+    int object;     // in a recording
     int count;
     int missing_threads, missing_bytes;  // in this phase
     unsigned phases;                     // completed so far
@@ -112,7 +114,7 @@ enum class Way { load, store, add };
 
 struct TileCopy {
     char *tile;
-    const TileMap *map;
+    TileMap map;  // not a pointer: it may lie on the stack of a thread that has returned by then
     int x, y;
     Way way;
     Mbarrier *barrier;  // of a load
@@ -133,6 +135,7 @@ struct CountedCopy {
 
 struct NamedBarrier {
     int arrived = 0, threads = 0, generation = 0;
+    int object = -1;  // in a recording
     View arriving, opened;  // in counting mode
 };
 
@@ -173,6 +176,7 @@ struct Member {
     std::deque<Mbarrier> mbarriers;
     unsigned number = 0;     // blockIdx as one number, x fastest
     int running = 0;         // threads that have not returned
+    unsigned meetings = 0;   // of all of its threads, so far
     int barrier_result = 0;  // of those that came last: how many predicates held
 };
 
@@ -187,6 +191,7 @@ struct Options {
     uint64_t shared_bytes, shared_limit;  // dynamic; and the most that a block may have
     int32_t warp_size, workers, seed, early, count, trace, buffer_count;
     int32_t prefetches;  // whether the kernel starts before the end of the one before it
+    int32_t recorded;    // the cluster whose events are recorded, in counting mode; or -1
     double time_limit;  // seconds
 };
 
@@ -205,6 +210,7 @@ struct Launch {
     std::vector<Problem> problems;
     std::string printed;
     std::unique_ptr<MemoryModel> memory;  // in counting mode; then there is one worker
+    std::unique_ptr<Recording> recording;  // where it is asked for
     Result result;
 
     void add(const Problem &problem);
@@ -242,6 +248,13 @@ class Worker {
     uint64_t at_warp(emulator::WarpOperation operation, uint64_t mask, uint64_t value, int source,
                      const void *pc);
     void record(const void *address, int bytes, emulator::Access access, const void *pc);
+    // An event of the running fiber, or of another.
+    void note(EventKind kind, int object, unsigned phase, int value, const void *pc) {
+        if (records()) note_slowly(kind, object, phase, value, pc, fiber());
+    }
+    void note_slowly(EventKind kind, int object, unsigned phase, int value, const void *pc,
+                     const Fiber &by);
+    bool records() const { return launch->recording && launch->recording->on; }
     void check_converged(const void *pc);
     void check_accumulators(const char *at, int bytes, const void *pc);
     Mbarrier &find_mbarrier(const void *address, int rank, const void *pc,
@@ -262,6 +275,7 @@ class Worker {
     Problem problem(ProblemKind kind, const void *pc);
     Place place(const Fiber &fiber, const void *pc) const;
     std::string title_of(const Mbarrier &barrier) const;
+    std::string short_name(const Mbarrier &barrier) const;
     std::string name_of(const SharedPlace &place) const;
     Fiber &fiber() { return *static_cast<Fiber *>(emulator::current.thread); }
     Member &member() { return *members[fiber().member]; }

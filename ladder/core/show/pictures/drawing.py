@@ -82,12 +82,13 @@ class Drawing:
 
     title        stands above it
     description  what the picture shows, in words: for those who do not see it
+    width        in pixels; more than WIDTH for a picture that one scrolls
 
     x goes right, y down, in pixels. Colours are names of COLOURS, or "#rrggbb".
     """
 
-    def __init__(self, title: str, description: str):
-        self.title, self.description = title, description
+    def __init__(self, title: str, description: str, width: int = WIDTH):
+        self.title, self.description, self.width = title, description, width
         self._parts: list[str] = []
         self.bottom = 0.0
         self.top = self.paragraph(MARGIN, MARGIN + SIZE, title, size=14, bold=True) + 6
@@ -176,11 +177,11 @@ class Drawing:
         height = round(self.bottom + MARGIN)
         source = f"<metadata>ladder:{digest}</metadata>\n" if digest else ""
         return (
-            f'<svg xmlns="http://www.w3.org/2000/svg" role="img" width="{WIDTH}" '
-            f'height="{height}" viewBox="0 0 {WIDTH} {height}" font-family="{FONT}">\n'
+            f'<svg xmlns="http://www.w3.org/2000/svg" role="img" width="{self.width}" '
+            f'height="{height}" viewBox="0 0 {self.width} {height}" font-family="{FONT}">\n'
             f"<title>{escape(self.title)}</title>\n<desc>{escape(self.description)}</desc>\n"
             f"{source}<style>{dark_style()}</style>\n"
-            f'<rect width="{WIDTH}" height="{height}" rx="6" fill="{light("paper")}"/>\n'
+            f'<rect width="{self.width}" height="{height}" rx="6" fill="{light("paper")}"/>\n'
             + "\n".join(self._parts)
             + "\n</svg>\n"
         )
