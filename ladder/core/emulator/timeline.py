@@ -7,6 +7,7 @@ from typing import Any
 from ladder.core.emulator.structures import (
     ACCESSES,
     EVENTS,
+    KINDS,
     COptions,
     CPlace,
     CProblem,
@@ -64,7 +65,8 @@ class Timeline:
     early     whether asynchronous copies land at once
     barriers  (name, the place of its block in the cluster, threads that a phase counts)
     before    events that are left out before these; after: whether some are after them
-    problem   its message, or ""; missing: what would have ordered the two accesses of a race
+    problem   its message, or ""; deadlock: whether it is one
+    missing   what would have ordered the two accesses of a race
     failed    the number of the cluster that has the problem
     """
 
@@ -78,6 +80,7 @@ class Timeline:
     before: int
     after: bool
     problem: str
+    deadlock: bool
     missing: str
     marks: tuple[Mark, ...]
     failed: int
@@ -85,8 +88,8 @@ class Timeline:
     @classmethod
     def of_json(cls, found: dict[str, Any]) -> "Timeline":
         """One that `dataclasses.asdict` made, after its way through JSON."""
-        lists = {name: tuple(found[name]) for name in ("block", "barriers")}
-        events = tuple(Event(**event) for event in found["events"])
+        lists = {name: tuple(found[name][:MOST]) for name in ("block", "barriers")}
+        events = tuple(Event(**event) for event in found["events"][:KEPT])
         marks = tuple(Mark(**mark) for mark in found["marks"])
         return cls(**{**found, **lists, "events": events, "marks": marks})
 
@@ -121,7 +124,7 @@ def read(
         failed = number(raw.place.block) // options.cluster
         race = raw.other.access >= 0
         missing = raw.text.decode() if race else ""
-        places = [place for place in (raw.place, raw.other) if race or place is raw.place]
+        places = [raw.place, raw.other] if race else [raw.place]
     places = [p for p in places if number(p.block) // options.cluster == options.recorded]
     last: int = max((place.event for place in places), default=-1)
     end = min(result.event_count, last + 1 + AFTER if last >= 0 else KEPT)
@@ -146,6 +149,7 @@ def read(
         first,
         end < result.event_count or end >= MOST,
         message,
+        bool(problem) and KINDS[problem[0].kind] == "deadlock",
         missing,
         tuple(map(mark, places)),
         failed,

@@ -106,7 +106,7 @@ def trace(
     request = _request(op, path, Emulated.kind, unconfined)
     request |= {"dtype": dtype, "dims": dict(dims), "settings": settings}
     answer = _in_child_that_lives("trace", request)
-    with _distrusted():
+    with distrusted():
         accesses: list[dict[str, Any]] = [
             {name: tuple(v) if isinstance(v, list) else v for name, v in access.items()}
             for access in answer["accesses"]
@@ -123,7 +123,7 @@ def timeline(
     request = _request(op, path, Emulated.kind, unconfined)
     request |= {"dtype": dtype, "dims": dict(dims), "warp": warp}
     answer = _in_child_that_lives("timeline", request)
-    with _distrusted():
+    with distrusted():
         return Timeline.of_json(answer)
 
 
@@ -142,7 +142,7 @@ def judge(
     request |= {"dtype": dtype, "dims": dict(dims)}
     request |= {"at_most": dict(at_most), "at_least": dict(at_least)}
     answer = _in_child_that_lives("judge", request)
-    with _distrusted():
+    with distrusted():
         return answer["kept"] is True, [str(sentence) for sentence in answer["said"]]
 
 
@@ -161,11 +161,11 @@ def _in_child_that_lives(task: str, request: Mapping[str, Any]) -> dict[str, Any
 
 
 @contextmanager
-def _distrusted() -> Iterator[None]:
+def distrusted() -> Iterator[None]:
     """Reads an answer: a kernel may have written it. Raises LadderError where it is none."""
     try:
         yield
-    except (KeyError, TypeError, AttributeError):
+    except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError):
         raise LadderError("the kernel's process has answered what it cannot have found") from None
 
 
@@ -200,7 +200,7 @@ def _as_far_as_it_came(
     rung: Rung, progress: dict[str, Any], seconds: float
 ) -> tuple[Report, list[Spot]]:
     """The report of a child whose time was over, though none of its launches took too long."""
-    with _distrusted():
+    with distrusted():
         coming = Outcome(**progress.pop("next"))
     report, _ = _read(progress)
     detail = (
@@ -230,7 +230,7 @@ def _watch(request: Mapping[str, Any], seconds: float) -> Outcome | None:
 
 
 def _read(answer: dict[str, Any]) -> tuple[Report, list[Spot]]:
-    with _distrusted():
+    with distrusted():
         spots = [Spot(**spot) for spot in answer.pop("spots", ())]
         outcomes = tuple(Outcome(**outcome) for outcome in answer.pop("outcomes"))
         warnings, given_up = (tuple(answer.pop(name)) for name in ("warnings", "given_up"))

@@ -91,7 +91,8 @@ class Drawing:
         self.title, self.description, self.width = title, description, width
         self._parts: list[str] = []
         self.bottom = 0.0
-        self.top = self.paragraph(MARGIN, MARGIN + SIZE, title, size=14, bold=True) + 6
+        at, wide = MARGIN + SIZE, width - 2 * MARGIN
+        self.top = self.paragraph(MARGIN, at, title, wide, size=14, bold=True) + 6
 
     def box(
         self, x: float, y: float, width: float, height: float, fill: str = "panel",

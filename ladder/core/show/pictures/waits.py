@@ -4,16 +4,18 @@ A row for each warp and each barrier. Whatever a warp does comes a step after wh
 and after all that it has waited for (the logical clock of Lamport, 1978).
 """
 
+import re
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from ladder.core.emulator.structures import AGENTS
 from ladder.core.emulator.timeline import Event, Mark, Timeline
-from ladder.core.show.pictures.drawing import GLYPH, MARGIN, WIDTH, Drawing
+from ladder.core.show.pictures.drawing import GLYPH, MARGIN, Drawing
 
 STEP, TRACK = 22, 17  # pixels: the width of a step, the height of a bar
 SMALL = 10  # size of the text in a bar
+LEAST = 880  # pixels: the width of a picture of few steps
 ENDLESS = 6  # steps that a wait without an end goes on at the end of the picture
 KINDS = {  # of bars: the colour, and what it means
     "waits": ("pale gold", "waits"),
@@ -44,12 +46,11 @@ class Bar(NamedTuple):
 
 
 class Steps:
-    """Gives every event its step. `bars` is what there is to draw, `marked` those of the problem,
-    `end` the last step."""
+    """Gives every event its step. `bars` is what there is to draw, `marked` those that the problem
+    names, `end` the last step."""
 
     def __init__(self, seen: Timeline) -> None:
         self.bars: list[Bar] = []
-        self.marked: list[Bar] = []
         self._seen = seen
         self._free: dict[Lane, int] = defaultdict(int)
         self._begun: dict[Lane, tuple[int, int]] = {}  # a wait under way: its event and step
@@ -57,7 +58,9 @@ class Steps:
         self._ends: dict[Phase, int] = {}
         self._loads: dict[Phase, Bar] = {}
         self._arrived: set[int] = set()  # barriers at which threads arrive
-        self._came: dict[Phase, list[int]] = defaultdict(list)  # the step of each thread
+        self._came: dict[Phase, tuple[int, int, int]] = {}  # from, to, how many threads
+        self._bytes: dict[Phase, int] = defaultdict(int)  # that have yet to land
+        named: dict[Mark, Bar] = {}
         for index, event in [(-1, None), *enumerate(seen.events)]:
             if event is not None and event.kind == "lands":
                 self._land(event)
@@ -65,12 +68,13 @@ class Steps:
                 self._add(index, event)
             for mark in seen.marks:
                 if mark.event == index and mark.access and not mark.unit:
-                    self._access(mark)
+                    named[mark] = self._access(mark)
         self._finish()
         for mark in seen.marks:
             own = [bar for bar in self.bars if bar.event == mark.event >= 0]
             if own and (mark.unit or not mark.access):  # of a copy, the time that it takes
-                self.marked.append(max(own, key=lambda bar: bar.end - bar.start))
+                named[mark] = max(own, key=lambda bar: bar.end - bar.start)
+        self.marked = [named[mark] for mark in seen.marks if mark in named]
 
     def _draw(self, *bar: object) -> None:
         self.bars.append(Bar(*bar))  # type: ignore[arg-type]
@@ -79,13 +83,13 @@ class Steps:
         """What a unit does for a warp."""
         self.bars.append(start._replace(end=end, text=f"{start.text}: {how}", of_unit=True))
 
-    def _access(self, mark: Mark) -> None:
+    def _access(self, mark: Mark) -> Bar:
         """A step of its own, for a thread's access that takes part in a race."""
         lanes = [lane for lane in self._free if lane[0] == mark.warp] or [(mark.warp, mark.lane)]
         step, text = max(self._free[lane] for lane in lanes), f"{mark.access}, lane {mark.lane}"
         self._draw((0, mark.warp), step, step + 1, "problem", text, -1, mark.line)
-        self.marked.append(self.bars[-1])
         self._free |= dict.fromkeys(lanes, step + 1)
+        return self.bars[-1]
 
     def _land(self, event: Event) -> None:
         """A copy lands a step after its start, or, if it is late, once nothing else goes on."""
@@ -93,6 +97,7 @@ class Steps:
         late = max(self._free.values(), default=0)
         step = self._loads[phase].end if self._seen.early and phase in self._loads else late
         self._ends[phase] = max(self._ends.get(phase, 0), step)
+        self._bytes[phase] -= event.value
 
     def _add(self, index: int, event: Event) -> None:
         lanes = [(event.warp, lane) for lane in range(64) if event.lanes >> lane & 1]
@@ -120,13 +125,15 @@ class Steps:
             self._draw(row, step, end, kind, text, index, event.line)
         if event.kind == "loads":
             self._loads.setdefault(phase, self.bars[-1])
+            self._bytes[phase] += event.value
         if event.kind in ("arrives", "meets"):
             self._ends[phase] = max(self._ends.get(phase, 0), end)
             threads = len(lanes)
             if event.kind == "arrives":
                 threads = event.value
                 self._arrived.add(event.of)
-            self._came[phase] += [end] * threads
+            first, _, count = self._came.get(phase, (step, 0, 0))
+            self._came[phase] = min(first, step), self._ends[phase], count + threads
         self._free |= dict.fromkeys(lanes, end)
 
     def _finish(self) -> None:
@@ -136,36 +143,54 @@ class Steps:
         stuck = set()
         for index, step in sorted(set(self._begun.values())):
             event = self._seen.events[index]
-            stuck.add((event.of, event.phase))
-            kind = "waits" if self._seen.after else "problem"
-            text = f"{self._text(event)}: for ever"
-            self._draw((0, event.warp), step, end, kind, text, index, event.line)
+            phase, text = (event.of, event.phase), self._text(event)
+            if self._seen.deadlock:
+                stuck.add(phase)
+                text += ": for ever" + ", its end was not seen" * self._is_over(phase)
+            met = self._is_over(phase) and not self._seen.deadlock  # others went first, to the end
+            until = max(step + 1, self._ends.get(phase, 0)) if met else end
+            kind = "problem" if self._seen.deadlock else "waits"
+            self._draw((0, event.warp), step, until, kind, text, index, event.line)
         for bar in self._units.values():
-            self._fly(bar, end, "no wait covers it")
+            self._fly(bar, end, "under way")
         for phase, bar in self._loads.items():
-            landed = self._ends.get(phase, end)
-            text = f"phase {phase[1]}"
+            over, text = self._is_over(phase), f"phase {phase[1]}"
+            landed = self._ends[phase] if over else end
             self.bars.append(bar._replace(row=(1, phase[0]), end=landed, text=text, line=0))
-            self._draw((1, phase[0]), landed, self._freed(phase), "filled", f"{text}: filled")
-        for phase, steps in self._came.items():
-            name, _, threads = self._seen.barriers[phase[0]]
-            if phase in self._loads or name == "__syncthreads":
-                continue
-            lacks = phase in stuck and len(steps) != threads
-            kind = "problem" if lacks or len(steps) > threads else "arrives"
-            text = f"phase {phase[1]}: {len(steps)} of {threads} came"
-            self._draw((1, phase[0]), min(steps) - 1, end if lacks else max(steps), kind, text)
+            if over:
+                self._draw(
+                    (1, phase[0]), landed, self._freed(phase, landed), "filled", f"{text}: filled"
+                )
+        several: dict[tuple[int, int, int, int], list[int]] = defaultdict(list)
+        for (of, number), (first, last, count) in sorted(self._came.items()):
+            if (of, number) not in self._loads and self._seen.barriers[of][0] != "__syncthreads":
+                lacks = (of, number) in stuck and not self._is_over((of, number))
+                until = end if lacks else last
+                several[of, first, until, count].append(number)
+        for (of, start, until, count), phases in several.items():
+            threads = self._seen.barriers[of][2]
+            text = (
+                f"phase {phases[0]}" if len(phases) == 1 else f"phases {phases[0]} to {phases[-1]}"
+            )
+            wrong = count > threads or (until == end and self._seen.deadlock)
+            text += f": {count} of {threads} came"
+            self._draw((1, of), start, until, "problem" if wrong else "arrives", text)
 
-    def _freed(self, phase: Phase) -> int:
+    def _is_over(self, phase: Phase) -> bool:
+        """Whether all threads have come to a barrier in this phase, and all bytes."""
+        threads = self._seen.barriers[phase[0]][2]
+        _, _, count = self._came.get(phase, (0, 0, 0))
+        return phase[1] < 0 or (count >= threads and not self._bytes.get(phase))
+
+    def _freed(self, phase: Phase, landed: int) -> int:
         """Until when a stage is filled: to the end of this phase of the barrier of the same number
         at which threads arrive, or else until it is filled again."""
         of, count = phase
         for other in self._arrived - {of for of, _ in self._loads}:
-            _, member, threads = self._seen.barriers[other]
-            same_block = member == self._seen.barriers[of][1]
+            same_block = self._seen.barriers[other][1] == self._seen.barriers[of][1]
             if same_block and _number(self._seen, other) == _number(self._seen, of):
-                came = self._came.get((other, count), [])
-                return max(came) if len(came) >= threads else self.end
+                freed = self._ends.get((other, count), 0)
+                return freed if self._is_over((other, count)) and freed > landed else self.end
         following = self._loads.get((of, count + 1))
         return following.start if following else self.end
 
@@ -186,30 +211,36 @@ def of_timeline(seen: Timeline, source: str, title: str) -> Drawing:
     run = Steps(seen)
     names = _rows(run, seen)
     left = MARGIN + 12 + max(map(len, names.values()), default=0) * GLYPH * 12
-    width = max(WIDTH, int(left + run.end * STEP + MARGIN))
+    width = max(LEAST, int(left + run.end * STEP + MARGIN))
     drawing = Drawing(f"{title}: who waits for whom", _describe(seen, run), width)
     y = drawing.top
     if seen.problem:
         text = seen.problem.splitlines()[0]
-        y = drawing.paragraph(MARGIN, y + 4, text, colour="red", bold=True) + 4
+        text = text[text.rfind("/", 0, text.find(": ")) + 1 :]  # without the folder of the file
+        y = drawing.paragraph(MARGIN, y + 4, text, LEAST - 2 * MARGIN, colour="red", bold=True) + 4
     for step in range(0, run.end, 10):
         drawing.text(left + step * STEP, y + 8, str(step), SMALL, colour="muted")
-    y += 14
-    marked = {}
+    y += 14 + 22 * (len(run.marked) == 2)
+    above, marked = y - 20, {}
     for row, name in names.items():
         tracks: list[int] = []  # in each, where the last bar ends
         drawing.text(left - 6, y + 12, name, 12, "end")
-        for bar in sorted((b for b in run.bars if b.row == row), key=_layer):
+        own = sorted((bar for bar in run.bars if bar.row == row), key=_layer)
+        for place, bar in enumerate(own):
             track = next((i for i, end in enumerate(tracks) if end <= bar.start), len(tracks))
             tracks[track : track + 1] = [bar.end]
             at = left + bar.start * STEP, y + track * TRACK
-            _draw_bar(drawing, bar, *at, name, bar in run.marked)
+            following = own[place + 1].start if place + 1 < len(own) else run.end
+            room = max(following, bar.end) if row[0] else bar.end
+            _draw_bar(drawing, bar, *at, room, name, bar in run.marked)
             marked[bar] = at[0] + (bar.end - bar.start) * STEP / 2, at[1] + TRACK / 2
-        y += len(tracks) * TRACK + 4
+        if not own:
+            drawing.text(left, y + 12, "no thread has come", SMALL, colour="muted")
+        y += max(1, len(tracks)) * TRACK + 4
         drawing.line([(left, y - 2), (left + run.end * STEP, y - 2)], "panel")
     if len(run.marked) == 2:
         one, other = (marked[bar] for bar in run.marked)
-        _draw_missing(drawing, one, other, seen.missing)
+        _draw_missing(drawing, one, other, above, seen.missing)
     y = _legend(drawing, run.bars, source, y + 8)
     drawing.paragraph(MARGIN, y + 8, drawing.description, size=12, colour="muted")
     return drawing
@@ -231,17 +262,18 @@ def _rows(run: Steps, seen: Timeline) -> dict[Row, str]:
             numbers = [f"{first} to {numbers[-1]}"]
         name = f"warp{'s' * (len(warps) > 1)} {', '.join(numbers)}"
         found[0, warps[0]] = name + f", block {block}" * (seen.blocks > 1)
-    barriers = {bar.row[1] for bar in run.bars if bar.row[0]}
+    barriers = range(len(seen.barriers))
     for of in sorted(barriers, key=lambda of: (seen.barriers[of][1], _number(seen, of), of)):
         name, block, _ = seen.barriers[of]
-        found[1, of] = name + f", block {block}" * (seen.blocks > 1)
+        if name != "__syncthreads":
+            found[1, of] = name + f", block {block}" * (seen.blocks > 1)
     return found
 
 
 def _number(seen: Timeline, barrier: int) -> int:
     """Of full[3], the 3; -1 where it has none."""
-    digits = seen.barriers[barrier][0].partition("[")[2].partition("]")[0]
-    return int(digits or -1)
+    found = re.search(r"\[(\d+)\]", seen.barriers[barrier][0])
+    return int(found[1]) if found else -1
 
 
 def _layer(bar: Bar) -> tuple[bool, int, int]:
@@ -249,32 +281,36 @@ def _layer(bar: Bar) -> tuple[bool, int, int]:
     return bar.row[0] == 0 and bar.of_unit, bar.start, -bar.end
 
 
-def _draw_bar(drawing: Drawing, bar: Bar, x: float, y: float, row: str, wrong: bool) -> None:
-    """A bar with the number of its line, and its text if there is room."""
-    wide = (bar.end - bar.start) * STEP - 1
+def _draw_bar(
+    drawing: Drawing, bar: Bar, x: float, y: float, room: int, row: str, wrong: bool
+) -> None:
+    """A bar with the number of its line, and its text if there is room, which ends at a step."""
     fill = KINDS[bar.kind][0]
     at = f"line {bar.line}: " if bar.line else ""
     until = f" to {bar.end}" if bar.end > bar.start + 1 else ""
     title = f"{row}; {at}{bar.text}; step {bar.start}{until}"
     edge, line = ("red", 2.5) if wrong else ("line", 1)
-    drawing.box(x, y, wide, TRACK - 2, fill, edge, line, title)
-    texts = [f"{bar.line} {bar.text}" if bar.line else bar.text, str(bar.line or "")]
-    for text in (t for t in texts if GLYPH * SMALL * len(t) < wide):
+    drawing.box(x, y, (bar.end - bar.start) * STEP - 1, TRACK - 2, fill, edge, line, title)
+    texts = [f"{bar.line} {bar.text}", str(bar.line)] if bar.line else [bar.text]
+    texts += [bar.text.rpartition(": ")[2]] if not bar.line else []
+    for text in (t for t in texts if GLYPH * SMALL * len(t) < (room - bar.start) * STEP):
         drawing.text(x + 2, y + 11, text, SMALL)
         break
 
 
 def _draw_missing(
-    drawing: Drawing, one: tuple[float, float], other: tuple[float, float], words: str
+    drawing: Drawing, now: tuple[float, float], before: tuple[float, float], y: float, words: str
 ) -> None:
-    """An arrow from the earlier access of a race to the later one, with what is missing."""
-    (x, y), (to_x, to_y) = other, one
-    drawing.line([(x, y), (to_x, to_y)], "red", 2.5)
-    drawing.box(to_x - 4, to_y - 4, 8, 8, "red")
+    """An arrow from the earlier access of a race to the later one, and at y what is missing."""
+    drawing.line([before, now], "red", 2.5)
+    drawing.box(now[0] - 4, now[1] - 4, 8, 8, "red")
     wide = GLYPH * 12 * len(words) * 1.15 + 10
-    middle_x, middle_y = max((x + to_x) / 2, MARGIN + wide / 2), (y + to_y) / 2
-    drawing.box(middle_x - wide / 2, middle_y - 10, wide, 18, "paper", "red")
-    drawing.text(middle_x, middle_y + 4, words, 12, "middle", "red", bold=True)
+    x = max((before[0] + now[0]) / 2, MARGIN + wide / 2)
+    drawing.line(
+        [(x, y + 16), ((before[0] + now[0]) / 2, (before[1] + now[1]) / 2)], "red", 1, True
+    )
+    drawing.box(x - wide / 2, y, wide, 18, "paper", "red")
+    drawing.text(x, y + 14, words, 12, "middle", "red", bold=True)
 
 
 def _legend(drawing: Drawing, bars: Sequence[Bar], source: str, y: float) -> float:
