@@ -117,12 +117,12 @@ def read(
         event = max(place.event - first, -1)
         return Mark(event, warp, thread % size, line_of(place.pc), access, place.agent)
 
-    failed, message, missing = options.recorded, "", ""
+    failed, message, missing, deadlock = options.recorded, "", "", False
     places: list[CPlace] = []
     if problem:
         raw, message = problem
         failed = number(raw.place.block) // options.cluster
-        race = raw.other.access >= 0
+        race, deadlock = raw.other.access >= 0, KINDS[raw.kind] == "deadlock"
         missing = raw.text.decode() if race else ""
         places = [raw.place, raw.other] if race else [raw.place]
     places = [p for p in places if number(p.block) // options.cluster == options.recorded]
@@ -149,7 +149,7 @@ def read(
         first,
         end < result.event_count or end >= MOST,
         message,
-        bool(problem) and KINDS[problem[0].kind] == "deadlock",
+        deadlock,
         missing,
         tuple(map(mark, places)),
         failed,
