@@ -22,7 +22,7 @@ from trainer.engine.engine import Engine
 from trainer.engine.rung_map import op_of
 from trainer.flags import Flags
 from trainer.model.fusion import makes
-from trainer.plots.style import BLUE, GRID, INK, ORANGE
+from trainer.plots.style import BLUE, GRID, INK, ORANGE, figure_of
 from trainer.report import Display, open_console
 
 SECONDS = 2.0  # most time for the steps of one stage, once three are timed
@@ -112,8 +112,7 @@ def draw(climb: dict[str, Any]) -> Figure:
     """The climb as a waterfall: from one stage's tokens per second to the next one's."""
     stages = climb["stages"]
     speeds = [stage["tokens_per_second"] for stage in stages]
-    figure = Figure(figsize=(9, 4.8), dpi=140, layout="constrained")
-    axes = figure.subplots()
+    figure, (axes,) = figure_of(_title(climb), 4.8)
     steps = [*itertools.pairwise(speeds)]
     first, last = speeds[0], speeds[-1]
     low = [0, *map(min, steps), 0]
@@ -129,10 +128,7 @@ def draw(climb: dict[str, Any]) -> Figure:
     axes.set_xticks(range(len(names)), names, rotation=45, ha="right", fontsize=8)
     axes.yaxis.set_major_formatter("{x:,.0f}")
     axes.set_ylabel("tokens per second", color=INK)
-    axes.set_title(_title(climb), loc="left", color=INK, fontsize=11, parse_math=False)
     axes.grid(axis="y", color=GRID, linewidth=0.8)
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right"]].set_visible(False)
     return figure
 
 

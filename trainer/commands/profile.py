@@ -23,7 +23,6 @@ from matplotlib.figure import Figure
 
 from ladder.core.common import files
 from ladder.core.common.errors import LadderError
-from ladder.core.contract.device import Device
 from ladder.core.contract.ladder import find
 from ladder.core.measure import energy, results
 from ladder.core.measure.roofline import COMPUTE_BOUND
@@ -33,7 +32,7 @@ from trainer.engine.memory import scratch_needed
 from trainer.engine.rung_map import key_for, rung_of
 from trainer.flags import Flags
 from trainer.model.calls import Call, Collective, in_order
-from trainer.plots.style import GRID, INK
+from trainer.plots.style import GRID, INK, figure_of
 from trainer.ranks.group import ALONE, Group
 from trainer.ranks.join import join
 from trainer.ranks.launch import wants_supervisor
@@ -127,7 +126,7 @@ def measure(
         "mark_us": timed.mark_us,
         "adds_up": job.device.marks_in_graphs and job.program.last_backward == job.program.backward,
         "launches": launches,
-        "empty_launch_us": _empty_launch_us(job.device),
+        "empty_launch_us": 1e6 * op_timing.empty_launch(job.device) if job.device.is_gpu else None,
         "floor_ms": sum(row["floor_ms"] for row in ops),
         **step_timing.in_giga(roof),
         "memory": memory,
@@ -160,10 +159,6 @@ def _launches(engine: Engine, call: Call) -> int:
     if rung.path is None:
         return 1
     return len(rung.plan(call.dims, engine.device.target(real)).launches)
-
-
-def _empty_launch_us(device: Device) -> float | None:
-    return 1e6 * op_timing.empty_launch(device) if device.is_gpu else None
 
 
 def run_with_ranges(engine: Engine) -> None:
@@ -269,8 +264,9 @@ def _rate(row: dict[str, Any]) -> str:
 
 def draw(p: dict[str, Any]) -> Figure:
     """Draw stacked bars: the time of the step and its floor by op, the memory by kind."""
-    figure = Figure(figsize=(10, 4.6), layout="constrained")
-    time_axes, memory_axes = figure.subplots(2, 1, height_ratios=(2, 1))
+    title = f"{_title(p)}: {p['step_ms']:.2f} ms"
+    figure, panels = figure_of(title, 4.6, rows=2, height_ratios=(2, 1))
+    time_axes, memory_axes = panels
     colors = [colormaps["tab20"](index) for index in range(20)]
     left = {"step": 0.0, "floor": 0.0}
     for color, row in zip(colors, p["ops"], strict=False):
@@ -288,17 +284,14 @@ def draw(p: dict[str, Any]) -> Figure:
     between = f"between ops {p['gaps_ms']:.2f}"
     time_axes.barh("step", gaps, left=left["step"], color=GRID, label=between)
     time_axes.set_xlabel("ms", color=INK)
-    title = f"{_title(p)}: {p['step_ms']:.2f} ms"
-    time_axes.set_title(title, loc="left", color=INK, fontsize=11, parse_math=False)
     start = 0.0
     for color, (kind, size) in zip(colors, p["memory"].items(), strict=False):
         width = size / 2**30
         memory_axes.barh("memory", width, left=start, color=color, label=f"{kind} {width:.2f}")
         start += width
     memory_axes.set_xlabel("GiB", color=INK)
-    for axes in (time_axes, memory_axes):
+    for axes in panels:
         axes.invert_yaxis()
-        axes.spines[["top", "right"]].set_visible(False)
         axes.legend(loc="center left", bbox_to_anchor=(1, 0.5), fontsize=7, frameon=False)
     return figure
 

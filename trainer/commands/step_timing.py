@@ -334,14 +334,8 @@ def write_result(
 
 
 def write_json(path: Path, content: Any) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    files.write_json(path, _rounded(content))
-
-
-def _rounded(value: Any) -> Any:
-    """Floats rounded to six significant digits; further ones are noise."""
-    if isinstance(value, dict):
-        return {key: _rounded(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_rounded(item) for item in value]
-    return float(f"{value:.6g}") if isinstance(value, float) else value
+    """A file whose numbers have six significant digits; further ones are noise."""
+    text = json.dumps(content)
+    files.write_json(
+        path, json.loads(text, parse_float=lambda number: float(f"{float(number):.6g}"))
+    )

@@ -16,9 +16,9 @@ import numpy as np
 
 from ladder.core.common.errors import LadderError
 from ladder.core.common.files import atomic_write, read_bytes
+from trainer.data.token_files import HEADER_BYTES, header
 
 MAGIC, VERSION = 20240522, 1
-HEADER_BYTES = 256 * 4
 START = 65535  # begins an example, and is no token
 COMPLETIONS = 4
 HEAD = 5  # numbers before the context: start, bytes, number, label, completions
@@ -38,10 +38,9 @@ def write_examples(path: str | Path, examples: Sequence[Example]) -> None:
     if len(examples) > START:
         raise LadderError(f"{path}: {len(examples)} examples; a file holds at most {START}")
     parts = [_packed(path, number, example) for number, example in enumerate(examples)]
-    header = np.zeros(HEADER_BYTES // 4, dtype="<i4")
-    header[:4] = MAGIC, VERSION, len(parts), max((part.nbytes for part in parts), default=0)
+    longest = max((part.nbytes for part in parts), default=0)
     with atomic_write(path) as file:
-        file.write(header.tobytes())
+        file.write(header(MAGIC, VERSION, len(parts), longest))
         for part in parts:
             file.write(part.tobytes())
 

@@ -18,12 +18,12 @@ from typing import Any
 import numpy as np
 
 from ladder.core.common.errors import LadderError
-from ladder.core.common.files import atomic_write, open_regular, size_of
+from ladder.core.common.files import atomic_write, open_regular, raw_bytes, size_of
 from trainer.data.batch_order import LlmcOrder, SeededOrder
 from trainer.flags import DATASETS
 
 MAGIC, VERSION = 20240520, 1
-HEADER_BYTES = 256 * 4
+HEADER_BYTES = 256 * 4  # of all of llm.c's files
 LARGEST = 2**31 - 1  # tokens in one file: the header's count is an int32
 
 MOST_DRAWS = 1 << 31  # of random words, to find a position in llm.c's order again: some seconds
@@ -37,6 +37,11 @@ OTHER_KINDS = {
 }
 
 
+def header(*fields: int) -> bytes:
+    """How a file of llm.c's begins: 256 int32, the magic number, the version, and what follows."""
+    return np.array([*fields, *[0] * (HEADER_BYTES // 4 - len(fields))], "<i4").tobytes()
+
+
 def write_tokens(path: str | Path, tokens: np.ndarray) -> None:
     """Write one file, atomically. tokens: (n,) integers from 0 to 65535."""
     tokens = np.asarray(tokens)
@@ -44,10 +49,8 @@ def write_tokens(path: str | Path, tokens: np.ndarray) -> None:
         raise LadderError(f"{path}: {len(tokens)} tokens do not fit in one file; use shards")
     if len(tokens) and not 0 <= tokens.min() <= tokens.max() <= 65535:
         raise LadderError(f"{path}: token ids must be from 0 to 65535, to fit in 16 bits")
-    header = np.zeros(HEADER_BYTES // 4, dtype="<i4")
-    header[:3] = MAGIC, VERSION, len(tokens)
     with atomic_write(path) as file:
-        file.write(header.tobytes())
+        file.write(header(MAGIC, VERSION, len(tokens)))
         file.write(np.ascontiguousarray(tokens, dtype="<u2").data)
 
 
@@ -88,7 +91,7 @@ def read_rows(path: str | Path, starts: Sequence[int], length: int) -> np.ndarra
 
 def _read_into(tokens: np.ndarray, file: io.BufferedReader, path: str | Path, start: int) -> None:
     file.seek(HEADER_BYTES + tokens.itemsize * start)
-    if file.readinto(tokens.view(np.uint8).data) != tokens.nbytes:
+    if file.readinto(raw_bytes(tokens)) != tokens.nbytes:
         raise LadderError(f"{path} became shorter while it was read; prepare it again")
 
 

@@ -116,12 +116,11 @@ class Engine:
     def warmed_up(self) -> bool:
         """Whether a training step now runs as every later one will: from graphs, unless each call
         is waited for. The first steps set libraries up and record the graphs."""
-        every_step = (self._forward, self._last_backward, self._reduce, self._apply)
-        return self.waits or (
-            all(part.recorded for part in every_step if isinstance(part, _Replayed))
-            # Only steps of several micro-batches go through it.
-            and not (isinstance(self._backward, _Replayed) and self._backward.warming_up)
-        )
+        every_step = [self._forward, self._last_backward, self._reduce, self._apply]
+        if isinstance(self._backward, _Replayed) and self._backward.ran:
+            every_step.append(self._backward)  # only steps of several micro-batches go through it
+        graphs = [part.graph for part in every_step if isinstance(part, _Replayed)]
+        return self.waits or None not in graphs
 
     def forward(self) -> None:
         """Tokens to losses, with dropout if the model has any."""
@@ -341,23 +340,14 @@ class _Replayed:
 
     def __init__(self, device: Device, calls: Sequence[Callable[[], None]]) -> None:
         self._device, self._run = device, functools.partial(_run_all, calls)
-        self._ran = False
-        self._replay: Callable[[], None] | None = None
+        self.ran = False
+        self.graph: Callable[[], None] | None = None
 
     def __call__(self) -> None:
-        if self._ran and self._replay is None:
-            self._replay = self._device.capture(self._run)
-        (self._replay or self._run)()
-        self._ran = True
-
-    @property
-    def recorded(self) -> bool:
-        return self._replay is not None
-
-    @property
-    def warming_up(self) -> bool:
-        """Whether it has run, but not yet as it will from now on."""
-        return self._ran and self._replay is None
+        if self.ran and self.graph is None:
+            self.graph = self._device.capture(self._run)
+        (self.graph or self._run)()
+        self.ran = True
 
 
 class _Inputs:

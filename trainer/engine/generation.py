@@ -35,19 +35,6 @@ class NoChoice(LadderError):
         )
 
 
-def choose_token(
-    logits: np.ndarray, temperature: float, top_k: int, rng: np.random.Generator
-) -> int:
-    """Draw a token id from logits (V), as `reference.decode.draw`, with one random number.
-
-    Raises NoChoice where a logit is NaN or infinite.
-    """
-    token = draw(logits, rng.random(), temperature, top_k)
-    if token < 0:
-        raise NoChoice
-    return token
-
-
 def generate(
     logits_of: Callable[[Sequence[int]], np.ndarray],
     prompt: Sequence[int],
@@ -59,12 +46,14 @@ def generate(
     stop: Callable[[], bool] = lambda: False,
 ) -> Iterator[int]:
     """`tokens` token ids that follow `prompt`, which must hold at least one; fewer where `stop`
-    says so."""
+    says so. Each is drawn from logits (V) with one random number, as `reference.decode.draw`."""
     ids = list(prompt)
     for _ in range(tokens):
         if stop():
             return
-        ids.append(choose_token(logits_of(ids), temperature, top_k, rng))
+        ids.append(draw(logits_of(ids), rng.random(), temperature, top_k))
+        if ids[-1] < 0:
+            raise NoChoice
         yield ids[-1]
 
 

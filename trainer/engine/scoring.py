@@ -123,38 +123,28 @@ def longest(examples: Sequence[Example]) -> int:
     return max(len(e.context) + max(map(len, e.completions)) for e in examples) - 1
 
 
-def length_for(examples: Sequence[Example], context: int, grain: int) -> int:
-    """T of a batch that holds the examples: a multiple of `grain`, but at most `context`."""
-    return min(ceil_div(longest(examples), grain) * grain, context)
+def in_groups(
+    examples: Sequence[Example], B: int, context: int, device: Device
+) -> Mapping[int, Sequence[Example]]:
+    """The examples by the T of their batches, the longest first: those of similar length share a
+    batch of B rows, so that little of it is padding.
 
-
-def by_length(
-    examples: Sequence[Example], B: int, context: int, grain: int
-) -> dict[int, list[Example]]:
-    """The examples by the T of their batches, the longest first.
-
-    Examples of similar length share a batch of B rows, so that little of it is padding.
+    Where kernels run, there is one T: the fast ones are compiled for one B*T, and were chosen by
+    their times at it.
     """
+
+    def length_for(some: Sequence[Example], grain: int) -> int:
+        return min(ceil_div(longest(some), grain) * grain, context)
+
+    if device.runs_kernels:
+        return {length_for(examples, KERNEL_GRAIN): examples}
     ordered = sorted(examples, key=lambda example: longest([example]), reverse=True)
     together = max(1, B // COMPLETIONS)
     groups: dict[int, list[Example]] = {}
     for first in range(0, len(ordered), together):
         batch = ordered[first : first + together]
-        groups.setdefault(length_for(batch, context, grain), []).extend(batch)
+        groups.setdefault(length_for(batch, GRAIN), []).extend(batch)
     return groups
-
-
-def in_groups(
-    examples: Sequence[Example], B: int, context: int, device: Device
-) -> Mapping[int, Sequence[Example]]:
-    """The examples by the T of their batches, the longest first.
-
-    Where kernels run, there is one T: the fast ones are compiled for one B*T, and were chosen by
-    their times at it.
-    """
-    if device.runs_kernels:
-        return {length_for(examples, context, KERNEL_GRAIN): examples}
-    return by_length(examples, B, context, GRAIN)
 
 
 def note_on_length(examples: Sequence[Example], T: int) -> list[str]:

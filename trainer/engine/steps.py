@@ -10,7 +10,7 @@ its own start if the device did something else in between.
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -27,12 +27,12 @@ START = 2.0**16
 GROWTH_INTERVAL = 2000  # steps without overflow after which a larger scale is tried
 
 
+@dataclass
 class LossScale:
     """`value` is the scale of the next step."""
 
-    def __init__(self) -> None:
-        self.value = START
-        self.good_steps = 0  # since the scale has changed
+    value: float = START
+    good_steps: int = 0  # since the scale has changed
 
     def update(self, overflow: bool) -> None:
         """Adjust the scale after a step. If its gradient overflowed, the update must be skipped."""
@@ -44,12 +44,6 @@ class LossScale:
         if self.good_steps == GROWTH_INTERVAL:
             self.value *= 2
             self.good_steps = 0
-
-    def state(self) -> dict[str, Any]:
-        return {"value": self.value, "good_steps": self.good_steps}
-
-    def restore(self, state: dict[str, Any]) -> None:
-        self.value, self.good_steps = state["value"], state["good_steps"]
 
 
 NOT_FINITE = "loss or gradient is not finite"
@@ -181,7 +175,7 @@ class Steps:
         """What a checkpoint keeps of it, as JSON; no step may be under way."""
         assert self._before is None
         windows = {"losses": self.losses.state(), "norms": self.norms.state()}
-        scale = {} if self.scale is None else {"scale": self.scale.state()}
+        scale = {} if self.scale is None else {"scale": asdict(self.scale)}
         return {"updates": self.updates, **windows, **scale}
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -189,7 +183,7 @@ class Steps:
         self.losses.restore(state["losses"])
         self.norms.restore(state["norms"])
         if self.scale is not None:
-            self.scale.restore(state["scale"])
+            self.scale = LossScale(state["scale"]["value"], state["scale"]["good_steps"])
 
     def _start(self) -> Moment | None:
         """When the next step starts: at the end of the step before, if that came directly before.

@@ -49,7 +49,6 @@ def keep(run: Path, shape: ModelConfig, read: Read, tokenizer: Tokenizer) -> Pat
     that goes; a kill at any moment leaves a whole one."""
     unfinished, folder, previous = (run / name for name in (UNFINISHED, FOLDER, PREVIOUS))
     shutil.rmtree(unfinished, ignore_errors=True)
-    unfinished.mkdir(parents=True)
     write(unfinished, shape, read, tokenizer)
     if folder.exists():
         shutil.rmtree(previous, ignore_errors=True)

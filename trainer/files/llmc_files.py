@@ -23,14 +23,14 @@ import ml_dtypes
 import numpy as np
 
 from ladder.core.common.errors import LadderError
-from ladder.core.common.files import atomic_write, open_regular, size_of
+from ladder.core.common.files import atomic_write, open_regular, raw_bytes, size_of
+from trainer.data.token_files import HEADER_BYTES, header
 from trainer.data.tokenizers import Tokenizer
-from trainer.files.tensor_file import Pieces, check_finite, raw_bytes
+from trainer.files.tensor_file import Pieces, check_finite
 from trainer.model.model_config import LlmcFormat, ModelConfig
 from trainer.model.program import zero_padding
 from trainer.model.registry import MODELS
 
-HEADER_INTS = 256
 TOKENIZER = 20240328  # magic number; those of models and states are in the models' formats
 MODEL_DTYPES = {3: np.dtype("<f4"), 5: np.dtype(ml_dtypes.bfloat16)}  # by version
 STATE_VERSION = TOKENIZER_VERSION = 2
@@ -45,28 +45,26 @@ def load_model(path: str | Path) -> tuple[ModelConfig, Pieces]:
     """
     path = Path(path)
     with open_regular(path) as file:
-        raw = file.read(4 * HEADER_INTS)
-        size = size_of(file)
+        raw, size = file.read(HEADER_BYTES), size_of(file)
     formats = {m.llmc.model_magic: (m, m.llmc) for m in MODELS.values() if m.llmc is not None}
-    if len(raw) < 4 * HEADER_INTS or int(np.frombuffer(raw, "<i4", 1)[0]) not in formats:
+    if len(raw) < HEADER_BYTES or int(np.frombuffer(raw, "<i4", 1)[0]) not in formats:
         known = " or ".join(map(str, formats))
         raise LadderError(
             f"{path} is no llm.c model file: it does not begin with {known} and "
             "a whole header; fetch it again"
         )
-    header = np.frombuffer(raw, "<i4")
-    model, form = formats[int(header[0])]
-    version = int(header[1])
+    magic, version, *fields = map(int, np.frombuffer(raw, "<i4"))
+    model, form = formats[magic]
     if version not in MODEL_DTYPES:
         raise LadderError(
             f"{path}: version {version} of llm.c's model files is not read, only 3 (fp32) and "
             "5 (bf16); write it again with a current train_gpt2.py"
         )
-    config = model(**dict(zip(form.fields, map(int, header[2:]), strict=False)))
+    config = model(**dict(zip(form.fields, fields, strict=False)))
     if refusal := config.refusal():
         raise LadderError(f"{path}: its header is damaged: {refusal}; fetch it again")
     numbers = sum(math.prod(shape) for shape in config.parameter_shapes().values())
-    expected = 4 * HEADER_INTS + numbers * MODEL_DTYPES[version].itemsize
+    expected = HEADER_BYTES + numbers * MODEL_DTYPES[version].itemsize
     if size != expected:
         raise LadderError(
             f"{path} has {size} bytes where its header asks for {expected}; fetch it again"
@@ -77,7 +75,7 @@ def load_model(path: str | Path) -> tuple[ModelConfig, Pieces]:
 def _pieces(path: Path, config: ModelConfig, dtype: np.dtype) -> Pieces:
     unpadded = config.unpadded_shapes()
     with open_regular(path) as file:
-        file.seek(4 * HEADER_INTS)
+        file.seek(HEADER_BYTES)
         for name, parameter in config.parameters().items():
             first = 1 if parameter.stacked else 0  # dimension of a piece
             for layer in range(parameter.shape[0]) if parameter.stacked else [None]:
@@ -111,7 +109,7 @@ def save_model(
     form = _format_of(config)
     with atomic_write(path) as file:
         fields = (getattr(config, name) for name in form.fields)
-        file.write(_header(form.model_magic, version, *fields))
+        file.write(header(form.model_magic, version, *fields))
         for name in config.parameters():
             file.write(_bytes(read(name), MODEL_DTYPES[version]))
 
@@ -139,7 +137,7 @@ def save_state(path: str | Path, config: ModelConfig, state: State) -> None:
     form = _format_of(config)
     logits = state.logits.reshape(B, T, -1)[:, :, : config.vocab]
     with atomic_write(path) as file:
-        file.write(_header(form.state_magic, STATE_VERSION, B, T))
+        file.write(header(form.state_magic, STATE_VERSION, B, T))
         file.write(_bytes(state.inputs, np.dtype("<i4")))
         file.write(_bytes(state.targets, np.dtype("<i4")))
         for array in (logits, np.array([state.loss]), *state.gradients.values()):
@@ -154,17 +152,16 @@ def load_state(path: str | Path, config: ModelConfig) -> State:
     """
     path, form, shapes = Path(path), _format_of(config), config.parameter_shapes()
     with open_regular(path) as file:
-        raw, size = file.read(4 * HEADER_INTS), size_of(file)
-        header = np.frombuffer(raw, "<i4", 4) if len(raw) == 4 * HEADER_INTS else np.zeros(4, int)
-        if tuple(header[:2]) != (form.state_magic, STATE_VERSION):
+        raw, size = file.read(HEADER_BYTES), size_of(file)
+        magic, version, B, T = map(int, np.frombuffer(raw.ljust(HEADER_BYTES, b"\0"), "<i4", 4))
+        if len(raw) < HEADER_BYTES or (magic, version) != (form.state_magic, STATE_VERSION):
             raise LadderError(
                 f"{path} is no debug state of version {STATE_VERSION}: it does not begin with "
                 f"{form.state_magic} and a whole header; write it again with train_gpt2.py, or "
                 "with 'python -m trainer export --to debug-state'"
             )
-        B, T = int(header[2]), int(header[3])
         numbers = B * T * (2 + config.vocab) + 1 + sum(map(math.prod, shapes.values()))
-        if B < 1 or not 1 <= T <= config.context or size != 4 * (HEADER_INTS + numbers):
+        if B < 1 or not 1 <= T <= config.context or size != HEADER_BYTES + 4 * numbers:
             raise LadderError(
                 f"{path} is the debug state of another model, or damaged: B={B}, T={T}, "
                 f"{size} bytes; name the model that it was made from with -e"
@@ -188,7 +185,7 @@ def save_tokenizer(path: str | Path, tokenizer: Tokenizer) -> None:
             "--tokenizer bytes or gpt2"
         )
     with atomic_write(path) as file:
-        file.write(_header(TOKENIZER, TOKENIZER_VERSION, tokenizer.vocab, tokenizer.eot))
+        file.write(header(TOKENIZER, TOKENIZER_VERSION, tokenizer.vocab, tokenizer.eot))
         for i in range(tokenizer.vocab):
             token = tokenizer.token_bytes(i)
             file.write(bytes([len(token)]) + token)  # GPT-2's longest token has 128 bytes
@@ -201,12 +198,6 @@ def _format_of(config: ModelConfig) -> LlmcFormat:
             "checkpoint of the run (-n), which trains on and samples"
         )
     return config.llmc
-
-
-def _header(*fields: int) -> bytes:
-    header = np.zeros(HEADER_INTS, "<i4")
-    header[: len(fields)] = fields
-    return header.tobytes()
 
 
 def _bytes(array: np.ndarray, dtype: np.dtype) -> memoryview:

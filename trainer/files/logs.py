@@ -183,7 +183,11 @@ def _lines_before(path: Path, step: int) -> list[str]:
         return []
     if path.suffix == ".jsonl":
         return [line for line, entry in _parse(path) if entry["step"] < step]
-    return [line for line in _lines(path) if line.endswith("\n") and _step_of(line) < step]
+    return [
+        line
+        for line in _lines(path)
+        if (number := re.match(r"s:([0-9]{1,18}) .*\n", line)) and int(number[1]) < step
+    ]
 
 
 def _parse(path: Path) -> list[tuple[str, dict[str, Any]]]:
@@ -213,9 +217,3 @@ def _lines(path: Path) -> list[str]:
     """The lines of a log that a crash may have damaged."""
     text = read_bytes(path, MOST_BYTES).decode("utf-8", "replace")
     return text.splitlines(keepends=True)
-
-
-def _step_of(line: str) -> int:
-    """The step of a line of main.log; a damaged line counts as one to drop."""
-    number = re.match(r"s:([0-9]{1,18}) ", line)
-    return int(number[1]) if number else 1 << 62

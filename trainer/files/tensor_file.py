@@ -25,7 +25,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from ladder.core.common.errors import LadderError
-from ladder.core.common.files import open_regular, size_of
+from ladder.core.common.files import open_regular, raw_bytes, size_of
 
 CODES = {
     np.dtype(np.float64): "F64",
@@ -99,18 +99,12 @@ def digest(name: str, array: np.ndarray) -> str:
     return seen.hexdigest()
 
 
-def raw_bytes(array: np.ndarray) -> memoryview:
-    """The bytes of a contiguous array, not copied."""
-    return array.reshape(-1).view(np.uint8).data
-
-
 class TensorFile(Mapping[str, np.ndarray]):
     """A safetensors file as a mapping from name to array; an array is read when it is asked for.
 
     `layout` maps every name to (dtype, shape) without reading; `metadata` holds what else its
-    writer says, as text. The file is opened anew for each
-    tensor, so that it may be replaced, and is copied instead of mapped: see
-    ladder/core/common/files.py. Raises LadderError if the file is missing, is not safetensors, or
+    writer says, as text. The file is opened anew for each tensor, and copied, not mapped
+    (ladder/core/common/files.py). Raises LadderError if the file is missing, is not safetensors, or
     has an unknown dtype; for a tensor, if the file was truncated since.
     """
 

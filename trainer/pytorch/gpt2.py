@@ -168,22 +168,23 @@ class _Passes:
     def __init__(self, model: GPT2, B: int, T: int) -> None:
         machine = model.machine
 
-        def apart(B: int, fusions: Collection[str]) -> Program:
-            """Head and loss apart: logits may be asked for, and some targets may not count."""
-            names = [name for name in fusions if name != "matmul_crossentropy"]
-            return build(model.config, B, T, fusions=names, master_weights=False)
+        def program_of(B: int, fusions: Collection[str]) -> Program:
+            return build(model.config, B, T, fusions=fusions, master_weights=False)
 
-        kernels = machine.choose(apart, B)
+        kernels = machine.choose(program_of, B)
         self.model, self.program, self.rungs = model, kernels.program, kernels.rungs
         self.device: Any = machine.device
         self.device.free_unused()  # what choosing has left
         self.real = machine.choice.real
         self.layout = memory.lay_out(self.program, self.real)
-        *forward, loss = self.program.forward
-        backward, DINPUT = self.program.backward, ("lm_head", "matmul.backward_input")
-        head = 1 + [(call.where, call.op) for call in backward].index(DINPUT)
+        *predict, lm_head = self.program.predict
+        forward, backward = self.program.forward, self.program.backward
+        head = 1 + max(i for i, call in enumerate(backward) if call.where == "lm_head")
+        # Whether head and loss are one op in training: exponentials stand in the logits' place.
+        self._fused = forward[-1].where == "lm_head"
         self.parts = {
-            **{"forward": forward, "predict": self.program.predict, "loss": [loss]},
+            **{"forward": forward[: -1 if self._fused else -2], "predict": predict},
+            **{"logits": [lm_head], "loss": self.program.evaluate[-1:], "fused": forward[-1:]},
             **{"head": backward[:head], "layers": backward[head:]},
         }
         # A kernel may start while the one before it ends, unless it would read too early.
@@ -207,7 +208,10 @@ class _Passes:
     def forward(
         self, tokens: Tensor, targets: Tensor | None, dropout: bool, with_logits: bool
     ) -> tuple[_Memory, Tensor | None, Tensor | None, Tensor | None]:
-        """The memory that the backward pass needs, which targets count, loss and logits."""
+        """The memory that the backward pass needs, which targets count, loss and logits.
+
+        with_logits  False, with targets, before a backward pass
+        """
         torch._foreach_copy_(self._cast, self.model.parameters)
         pools, place = [self.free[place_of(tokens)]], place_of(tokens)
         if place.recorded:  # a graph keeps the memory that it was recorded with
@@ -220,6 +224,9 @@ class _Passes:
             kept["rng"].view(torch.int32).copy_(words)
         self._run(place, "forward" if dropout else "predict", kept)
         logits = valid = loss = None
+        fused = self._fused and not with_logits
+        if not fused:
+            self._run(place, "logits", kept)
         if with_logits:
             logits = kept["logits"][..., : self.model.config.vocab].clone()
         if targets is not None:
@@ -227,7 +234,7 @@ class _Passes:
             each = 1 / valid.sum().clamp(min=1)
             kept["dloss"].copy_(each)
             kept["targets"].copy_(torch.where(valid, targets, 0))
-            self._run(place, "loss", kept)
+            self._run(place, "fused" if fused else "loss", kept)
             loss = torch.where(valid, kept["losses"], 0).sum() * each
         return kept, valid, loss, logits
 
@@ -239,10 +246,13 @@ class _Passes:
         if valid is None:
             kept["logits"][..., :V] = dlogits
             kept["logits"][..., V:] = 0
+            if self._fused:
+                kept["factors"].fill_(1)
+                kept["scaled"].copy_(kept["lnf"])
             self._run(place, "head", kept, gradients)
         else:  # What a row counts comes in behind the logits: they are much larger.
             counts = (valid * dloss)[..., None]
-            kept["lnf"].mul_(counts)
+            kept["scaled" if self._fused else "lnf"].mul_(counts)
             self._run(place, "head", kept, gradients)
             kept["dln"].mul_(counts)
         self._run(place, "layers", kept, gradients)

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from ladder.core.common.errors import LadderError
+from ladder.core.common.files import raw_bytes
 from ladder.core.contract.device import Communicator, Device
 from trainer.ranks.meeting import Member, Table
 from trainer.ranks.watch import Watch
@@ -153,14 +154,14 @@ class Ranks(Group):
 
     def send(self, array: np.ndarray, rank: int) -> None:
         """Send a contiguous array to a rank; one of the two is rank 0."""
-        link, data = self._link(rank), bytes_of(array)
+        link, data = self._link(rank), raw_bytes(array)
         with self._peers_needed():
             for start in range(0, array.nbytes, PIECE):
                 link.send_bytes(data[start : start + PIECE])
 
     def receive(self, array: np.ndarray, rank: int) -> None:
         """Receive into a contiguous array what a rank sends; one of the two is rank 0."""
-        link, data = self._link(rank), bytes_of(array)
+        link, data = self._link(rank), raw_bytes(array)
         with self._peers_needed():
             for start in range(0, array.nbytes, PIECE):
                 piece = data[start : start + PIECE]
@@ -213,11 +214,11 @@ class HostSums:
     def reduce_scatter(self, *arrays: np.ndarray) -> None:
         for array in arrays:
             self._add_up(array)
-            self._hand_out(self._shares(array))
+            self._hand_out(np.split(array, self._ranks.size))
 
     def all_gather(self, *arrays: np.ndarray) -> None:
         for array in arrays:
-            shares = self._shares(array)
+            shares = np.split(array, self._ranks.size)
             if self._ranks.leads:
                 for rank in self._others:
                     self._ranks.receive(shares[rank], rank)
@@ -245,9 +246,6 @@ class HostSums:
                 self._ranks.send(parts[rank], rank)
         else:
             self._ranks.receive(parts[self._ranks.rank], 0)
-
-    def _shares(self, array: np.ndarray) -> Sequence[np.ndarray]:
-        return np.split(array, self._ranks.size)
 
 
 def open_communicator(
@@ -294,11 +292,6 @@ def _unpack(message: bytes) -> list[bytes]:
         parts.append(message[start + 8 : start + 8 + length])
         start += 8 + length
     return parts
-
-
-def bytes_of(array: np.ndarray) -> memoryview:
-    """The bytes of a contiguous array, not copied."""
-    return array.reshape(-1).view(np.uint8).data
 
 
 def roster(members: Sequence[Member]) -> str:

@@ -72,6 +72,11 @@ def size_of(file: io.BufferedReader) -> int:
     return os.fstat(file.fileno()).st_size
 
 
+def raw_bytes(array: Any) -> memoryview:
+    """The bytes of a contiguous NumPy array, not copied."""
+    return memoryview(array.reshape(-1).view("u1"))
+
+
 def read_bytes(path: str | Path, most: int = MOST_BYTES) -> bytes:
     """The content of a regular file of at most `most` bytes, as far as it went when it was opened.
 

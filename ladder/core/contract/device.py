@@ -184,6 +184,7 @@ class Device(ABC):
         """A linear layer in one kernel: `Linear` of ladder/core/device/cuda/cublas.py."""
         return None
 
+    @property
     def group_sum(self) -> Any:
         """Of a group of devices, an all-reduce: `GroupSum` of ladder/core/device/cupy/nccl.py."""
         return None

@@ -155,7 +155,6 @@ def _write(
     path: Path, description: Mapping[str, Any], found: Mapping[Question, Mapping[str, Entry]]
 ) -> None:
     lines = [line for question, entries in found.items() if (line := _line(question, entries))]
-    path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_write(path) as out:  # one line for each question
         head = json.dumps({"device": description})[:-1]
         out.write((head + ', "picks": [\n' + ",\n".join(sorted(lines)) + "\n]}\n").encode())

@@ -12,14 +12,13 @@ of the rung's code (device_code.py): where it has changed, the row is stale. Fil
 steps, in doc/results/training, hold the ids and the code of all their rungs.
 """
 
-import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from ladder.core.common.errors import LadderError
-from ladder.core.common.files import atomic_write, read_json
+from ladder.core.common.files import read_json, write_json
 from ladder.core.common.install import ROOT, user_folder
 from ladder.core.contract.device_code import code_identity
 from ladder.core.contract.ladder import PACKAGE, find_rung
@@ -74,9 +73,7 @@ def record(device: Mapping[str, Any], measurement: Measurement, path: Path | Non
         measurement = {**measurement, "rows": [*measurement["rows"], *kept]}
     content = {"device": dict(device), "measurements": sorted([*others, measurement], key=_key)}
     path = path or FOLDER / f"{slug(device['gpu'])}.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with atomic_write(path) as file:
-        file.write((json.dumps(content, indent=1) + "\n").encode())
+    write_json(path, content)
     return path
 
 

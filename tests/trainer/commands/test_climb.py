@@ -69,7 +69,7 @@ def gpu(monkeypatch):
     monkeypatch.setattr(
         rung_choice, "compiling_candidates", lambda *which: contextlib.nullcontext()
     )
-    monkeypatch.setattr(profile, "_empty_launch_us", lambda device: 1.5)
+    monkeypatch.setattr(op_timing, "empty_launch", lambda device: 1.5e-6)
     monkeypatch.setattr(step_timing, "roof_of", lambda device, real: Roof(1e12, 1e12))
     return device
 

@@ -14,7 +14,7 @@ import importlib.util
 import os
 import re
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -216,17 +216,21 @@ def assembly(module: Path) -> str:
     return module.with_name("kernel.s").read_text(encoding="utf-8")
 
 
+def metadata(module: Path) -> Iterator[tuple[str, dict[str, str]]]:
+    """For each kernel of a code object made by `compile_code_object`, what is said of it, and the
+    values by key. The keys stand in alphabetical order: "  - .agpr_count:     0"."""
+    text = assembly(module).partition(".amdgpu_metadata")[2].partition("amdhsa.kernels:")[2]
+    for entry in re.split(r"^  - ", text, flags=re.MULTILINE):
+        values = dict(re.findall(r"^(?:    )?\.(\w+):\s+(\S+)$", entry, re.MULTILINE))
+        if "name" in values:
+            yield entry, values
+
+
 def resources(module: Path) -> dict[str, Resources]:
     """What each kernel of a code object made by `compile_code_object` takes, by its name."""
     found = {}
-    text = assembly(module)
-    two_units = ".amdhsa_workgroup_processor_mode 1" in text
-    metadata = text.partition(".amdgpu_metadata")[2]
-    # An entry for each kernel, whose keys stand in alphabetical order: "  - .agpr_count:     0".
-    for entry in re.split(r"^  - ", metadata.partition("amdhsa.kernels:")[2], flags=re.MULTILINE):
-        values = dict(re.findall(r"^(?:    )?\.(\w+):\s+(\S+)$", entry, re.MULTILINE))
-        if "name" not in values:
-            continue
+    two_units = ".amdhsa_workgroup_processor_mode 1" in assembly(module)
+    for _, values in metadata(module):
 
         def number(key: str, values: Mapping[str, str] = values) -> int:
             return int(values.get(key, 0))  # gfx10 to gfx12 have no .agpr_count

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -45,10 +45,23 @@ INFINITY_CACHE = {
 }
 
 
+class HipKernel(CupyKernel):
+    """A kernel of a code object."""
+
+    def prepare(self, launch: Launch) -> None:
+        sizes = zip(launch.grid, launch.block, strict=True)
+        if (most := max(blocks * threads for blocks, threads in sizes)) > MOST_THREADS:
+            raise LadderError(
+                f"{self.label} is launched with {most:,} threads in one direction; "
+                f"HIP starts {MOST_THREADS:,} at most"
+            )
+
+
 class Hip(CupyGpu):
     """One AMD GPU."""
 
     kind = "hip"
+    kernel, compiler = HipKernel, compiler
     serialize = "AMD_SERIALIZE_KERNEL=3"
 
     def __init__(self, index: int = 0) -> None:
@@ -83,12 +96,6 @@ class Hip(CupyGpu):
     def compile_ahead(self, rung: Rung, defines: Mapping[str, int], real: np.dtype) -> Path:
         return compiler.compile_code_object(rung, defines, real, self.arch, self.warp)
 
-    def kernel_names(self, module: Path) -> Iterable[str]:
-        return compiler.resources(module)
-
-    def kernel(self, raw: Any, path: Path) -> HipKernel:
-        return HipKernel(self, raw, path)
-
     def capture(self, work: Callable[[], None]) -> Callable[[], None]:
         """A graph; where the runtime cannot record one, `work` itself, which launches anew."""
         if self._records_graphs:
@@ -122,26 +129,9 @@ class Hip(CupyGpu):
         }
 
 
-class HipKernel(CupyKernel):
-    """A kernel of a code object."""
-
-    def prepare(self, launch: Launch) -> None:
-        sizes = zip(launch.grid, launch.block, strict=True)
-        if (most := max(blocks * threads for blocks, threads in sizes)) > MOST_THREADS:
-            raise LadderError(
-                f"{self.label} is launched with {most:,} threads in one direction; "
-                f"HIP starts {MOST_THREADS:,} at most"
-            )
-
-
 def has_driver() -> bool:
     """Whether this machine has AMD's driver for computing, and so most likely a GPU."""
     return DRIVER.exists()
-
-
-def count() -> int:
-    """How many GPUs CuPy sees; 0 where it cannot tell."""
-    return count_gpus(_import_cupy)
 
 
 def release() -> str | None:
@@ -178,3 +168,6 @@ def _import_cupy() -> Any:
     if not cupy.cuda.runtime.is_hip:
         raise LadderError(f"CuPy here is for NVIDIA's GPUs: uninstall it, and {INSTALL}")
     return cupy
+
+
+count = functools.partial(count_gpus, _import_cupy)

@@ -171,9 +171,9 @@ def note(
     ids, blocks = waves.ids[rows], waves.blocks[rows]
     if written:
         numbers = waves.outstanding.issued[LDS][rows]
-        machine.races.write(where, ids, blocks, numbers, index, machine.lines, atomic)
+        machine.races.write(where, ids, blocks, numbers, index, atomic)
     else:
-        machine.races.read(where, ids, blocks, index, machine.lines)
+        machine.races.read(where, ids, blocks, index)
 
 
 def offsets_of(modifiers: Sequence[str]) -> dict[str, int]:

@@ -27,9 +27,7 @@ def _sum_to_odd(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     Rounding such a number once more, to a narrower type, gives what rounding the exact sum gives
     (Boldo and Melquiond, "Emulation of FMA and correctly rounded sums", 2008).
     """
-    total = a + b
-    part = total - a
-    error = (a - (total - part)) + (b - part)  # exact (Knuth's TwoSum)
+    total, error = _sum(a, b)
     bits = total.view(np.int64)
     inexact = (error != 0) & np.isfinite(total) & ((bits & 1) == 0)
     away = (error > 0) == (total > 0)  # the exact sum has the larger magnitude
@@ -83,6 +81,7 @@ def _product(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _sum(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(total, error) whose exact sum is a + b (Knuth's TwoSum)."""
     total = a + b
     part = total - a
     return total, (a - (total - part)) + (b - part)
@@ -118,10 +117,6 @@ def _by_float64(function: Function) -> Function:
     return approximate
 
 
-def _reciprocal_root(x: np.ndarray) -> np.ndarray:
-    return 1 / np.sqrt(x)
-
-
 def _turns(function: Function) -> Function:
     return lambda x: function(2 * np.pi * np.fmod(x, 1))
 
@@ -130,7 +125,7 @@ exp2 = _by_float64(np.exp2)
 log2 = _by_float64(np.log2)
 reciprocal = _by_float64(np.reciprocal)
 square_root = _by_float64(np.sqrt)
-reciprocal_root = _by_float64(_reciprocal_root)
+reciprocal_root = _by_float64(lambda x: 1 / np.sqrt(x))
 sine = _by_float64(_turns(np.sin))  # of turns, not of radians
 cosine = _by_float64(_turns(np.cos))
 
@@ -147,10 +142,6 @@ def to_integer(dtype: type[np.signedinteger | np.unsignedinteger]) -> Function:
         return np.clip(wide, limits.min, limits.max).astype(np.int64).astype(dtype)
 
     return convert
-
-
-def fraction(x: np.ndarray) -> np.ndarray:
-    return x - np.floor(x)
 
 
 # Which of ten classes a number belongs to: bits of V_CMP_CLASS's second operand.
@@ -172,10 +163,6 @@ def _exponent(x: np.ndarray) -> np.ndarray:
     return (x.view(np.uint32) >> 23 & 0xFF).astype(np.int32)
 
 
-def _is_denormal(x: np.ndarray) -> np.ndarray:
-    return (x != 0) & (np.abs(x) < _SMALLEST_NORMAL)
-
-
 def div_scale(
     value: np.ndarray, denominator: np.ndarray, numerator: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -194,28 +181,20 @@ def div_scale(
     cases = [
         (denominator == 0) | (numerator == 0),
         _exponent(numerator) - _exponent(denominator) >= 96,
-        _is_denormal(denominator),
+        np.abs(denominator) < _SMALLEST_NORMAL,
         inverse_denormal & quotient_denormal,
         inverse_denormal,
         quotient_denormal,
         _exponent(numerator) <= 23,
     ]
     up, down = np.ldexp(value, 64), np.ldexp(value, -64)
-    scaled = np.select(
-        cases,
-        [
-            np.full_like(value, np.nan),
-            np.where(of_denominator, up, value),
-            up,
-            np.where(of_denominator, down, value),
-            down,
-            np.where(of_numerator, up, value),
-            up,
-        ],
-        value,
-    )
-    no, yes = np.zeros(value.shape, bool), np.ones(value.shape, bool)
-    return scaled, np.select(cases, [no, yes, no, yes, no, yes, no], no)
+    results = [
+        *(np.full_like(value, np.nan), np.where(of_denominator, up, value), up),
+        *(np.where(of_denominator, down, value), down),
+        *(np.where(of_numerator, up, value), up),
+    ]
+    scaled_back = np.select(cases, [case % 2 == 1 for case in range(len(cases))], False)
+    return np.select(cases, results, value), scaled_back
 
 
 def div_fmas(a: np.ndarray, b: np.ndarray, c: np.ndarray, scale: np.ndarray) -> np.ndarray:

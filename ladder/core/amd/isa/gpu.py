@@ -28,7 +28,6 @@ from ladder.core.amd.isa import program
 from ladder.core.amd.isa.kernel import InterpretedKernel
 from ladder.core.common.errors import LadderError
 from ladder.core.contract.device import Device
-from ladder.core.contract.op import REALS
 from ladder.core.contract.rung_file import Rung
 from ladder.core.contract.signature import parameters
 from ladder.core.contract.target import Target
@@ -69,23 +68,15 @@ class Isa(Device):
         compiler, or for an instruction that is not interpreted."""
         module = self.compile_ahead(rung, defines, real)
         if module not in self._compiled:
+            how = self.arch, self.warp, self._lds_bytes, self._time_limit
             self._compiled[module] = {
-                name: InterpretedKernel(
-                    code,
-                    self._names(rung, code),
-                    self.arch,
-                    self.warp,
-                    self._lds_bytes,
-                    self._time_limit,
-                )
+                name: InterpretedKernel(code, self._names(rung, code), *how)
                 for name, code in program.load(module, Path(os.path.abspath(rung.file))).items()
             }
         return self._compiled[module]
 
     def compile_ahead(self, rung: Rung, defines: Mapping[str, int], real: np.dtype) -> Path:
         """The rung's code object, from the cache or compiled now."""
-        if np.dtype(real).name not in REALS:
-            raise LadderError(f"kernels compute in {', '.join(REALS)}, not in {real}")
         return compiler.compile_code_object(rung, defines, real, self.arch, self.warp)
 
     @staticmethod

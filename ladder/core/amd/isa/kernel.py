@@ -3,7 +3,7 @@
 import math
 import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -59,16 +59,11 @@ class InterpretedKernel:
             )
         arguments, regions = self._arguments(launch, args)
         deadline = time.monotonic() + self._time_limit
+        blocks, together = math.prod(launch.grid), max(1, MOST_LANES // math.prod(launch.block))
         with np.errstate(all="ignore"):
-            for first, last in self._batches(launch, lds):
-                self._run(launch, range(first, last), lds, arguments, regions, deadline)
-
-    def _batches(self, launch: Launch, lds: int) -> Iterator[tuple[int, int]]:
-        """Blocks that run together."""
-        blocks = math.prod(launch.grid)
-        each = max(1, MOST_LANES // math.prod(launch.block))
-        for first in range(0, blocks, each):
-            yield first, min(first + each, blocks)
+            for first in range(0, blocks, together):
+                some = range(first, min(first + together, blocks))
+                self._run(launch, some, lds, arguments, regions, deadline)
 
     def _arguments(self, launch: Launch, args: tuple[Any, ...]) -> tuple[np.ndarray, list[Region]]:
         """The bytes of the kernel's arguments, and the arrays that they point to."""
@@ -118,16 +113,15 @@ class InterpretedKernel:
         number = len(blocks) * per_block
         scratch = self.code.descriptor["private_segment_fixed_size"]
         room = -(-lds // 16) * 16 + 16
-        packet = self._packet(launch)
+        granules, packet = room * len(blocks) // self._granule, self._packet(launch)
         machine = Machine(
             Memory([*regions, region(PACKET, packet)]),
             Bytes(np.full(room * len(blocks), GARBAGE, np.uint8)),
             lds,
             room,
-            Races(room * len(blocks) // self._granule, self._granule, number, len(blocks)),
+            Races(granules, self._granule, number, len(blocks), self.code.lines),
             Bytes(np.full(number * self._lanes * scratch, GARBAGE, np.uint8)),
             scratch,
-            self.code.lines,
         )
         waves = self._start(launch, blocks, per_block, arguments, packet)
         Schedule(self._steps, machine, waves, len(blocks), deadline).run()

@@ -28,7 +28,8 @@ def _read_first_lane(operands: Sequence[Operand]) -> Run:
 
     def run(waves: Waves, machine: Machine) -> None:
         lane = waves.active.argmax(axis=1)[:, None]  # lane 0 where none is active
-        result(waves, np.take_along_axis(_all_lanes(source(waves), waves), lane, axis=1))
+        values = np.broadcast_to(source(waves), waves.active.shape)
+        result(waves, np.take_along_axis(values, lane, axis=1))
 
     return run
 
@@ -39,7 +40,7 @@ def _read_lane(operands: Sequence[Operand]) -> Run:
     which = reader(operands[2], "u32")
 
     def run(waves: Waves, machine: Machine) -> None:
-        values = _all_lanes(source(waves), waves)
+        values = np.broadcast_to(source(waves), waves.active.shape)
         result(waves, np.take_along_axis(values, _lane(which, waves), axis=1))
 
     return run
@@ -110,7 +111,3 @@ def _lane(which: Read, waves: Waves) -> np.ndarray:
     """The lane that each wave names, (waves, 1); the upper bits of the number do not count."""
     number = np.broadcast_to(which(waves), (len(waves), 1))
     return (number & (waves.active.shape[1] - 1)).astype(np.intp)
-
-
-def _all_lanes(values: np.ndarray, waves: Waves) -> np.ndarray:
-    return np.broadcast_to(values, waves.active.shape)

@@ -146,14 +146,14 @@ class Races:
 
     SEVERAL = -2
 
-    def __init__(self, granules: int, granule: int, waves: int, blocks: int):
-        self.granule = granule
+    def __init__(self, granules: int, granule: int, waves: int, blocks: int, lines: Sequence[Line]):
+        self.granule, self._lines = granule, lines
         self.writer = np.full(granules, -1, np.int32)
         self.number = np.zeros(granules, np.int64)
         self.atomic = np.zeros(granules, bool)
         self.reader = np.full(granules, -1, np.int32)
         self.epoch = np.full(granules, -1, np.int32)
-        self.wrote = np.zeros(granules, np.int32)  # indices into `lines`
+        self.wrote = np.zeros(granules, np.int32)  # indices of the kernel's lines
         self.read_by = np.zeros(granules, np.int32)
         self.finished = np.zeros(waves, np.int64)  # LDS operations that were complete at a barrier
         self.barriers = np.zeros(blocks, np.int32)  # that each block has passed
@@ -163,17 +163,10 @@ class Races:
         count = max(1, size // self.granule)
         return (places // self.granule)[:, None] + np.arange(count)
 
-    def read(
-        self,
-        where: np.ndarray,
-        waves: np.ndarray,
-        blocks: np.ndarray,
-        index: int,
-        lines: Sequence[Line],
-    ) -> None:
+    def read(self, where: np.ndarray, waves: np.ndarray, blocks: np.ndarray, index: int) -> None:
         """where: of `at`; waves, blocks: (n,) of the lanes; index: of the instruction."""
         waves = np.broadcast_to(waves[:, None].astype(np.int32), where.shape)
-        self._refuse(self._unseen(where, waves), where, self.wrote, index, lines, "reads")
+        self._refuse(self._unseen(where, waves), where, self.wrote, index, "reads")
         epoch = self.barriers[blocks][:, None]
         shared = (self.epoch[where] == epoch) & (self.reader[where] != waves)
         self.reader[where] = waves
@@ -189,22 +182,21 @@ class Races:
         blocks: np.ndarray,
         numbers: np.ndarray,
         index: int,
-        lines: Sequence[Line],
-        atomic: bool = False,
+        atomic: bool,
     ) -> None:
         """numbers: (n,) of the operation in the queue of each lane's wave."""
         waves = np.broadcast_to(waves[:, None].astype(np.int32), where.shape)
         unseen = self._unseen(where, waves)
         if atomic:
             unseen &= ~self.atomic[where]
-        self._refuse(unseen, where, self.wrote, index, lines, "writes")
+        self._refuse(unseen, where, self.wrote, index, "writes")
         epoch = self.barriers[blocks][:, None]
         before = (self.epoch[where] == epoch) & (self.reader[where] != waves)
-        self._refuse(before, where, self.read_by, index, lines, "writes")
+        self._refuse(before, where, self.read_by, index, "writes")
         self.writer[where] = waves
         self.wrote[where] = index
         if not atomic:  # several waves at once
-            self._refuse(self.writer[where] != waves, where, self.wrote, index, lines, "writes")
+            self._refuse(self.writer[where] != waves, where, self.wrote, index, "writes")
         self.number[where] = numbers[:, None]
         self.atomic[where] = atomic
 
@@ -215,17 +207,11 @@ class Races:
         return (writer >= 0) & (writer != waves) & ~seen
 
     def _refuse(
-        self,
-        wrong: np.ndarray,
-        where: np.ndarray,
-        others: np.ndarray,
-        index: int,
-        lines: Sequence[Line],
-        verb: str,
+        self, wrong: np.ndarray, where: np.ndarray, others: np.ndarray, index: int, verb: str
     ) -> None:
         if wrong.any():
-            other = lines[others[where[wrong][0]]]
-            raise lines[index].problem(
+            other = self._lines[others[where[wrong][0]]]
+            raise self._lines[index].problem(
                 f"{verb} LDS that another wave uses, without a barrier between them\n"
                 f"  the other: {other.text!r} ({other.place})",
                 other,

@@ -146,7 +146,8 @@ def _bare_reader(operand: Operand, kind: str) -> Read:
         if operand.text == "scc":
             return lambda waves: waves.scc.astype(np.uint32)
         if operand.text in ("vccz", "execz"):
-            return _is_zero(VCC if operand.text == "vccz" else EXEC)
+            mask = VCC if operand.text == "vccz" else EXEC
+            return lambda waves: ~np.any(waves.lanes(mask), axis=1, keepdims=True)
         value = constant(operand.text, kind)
         return lambda waves: value
     if operand.file == "off":
@@ -162,7 +163,7 @@ def _bare_reader(operand: Operand, kind: str) -> Read:
     low = _word(operand.file, n, "u32")
     if dtype.itemsize == 8:
         high = _word(operand.file, n + 1, "u32")
-        return lambda waves: _pair(low(waves), high(waves)).view(dtype)
+        return lambda waves: ((high(waves).astype(np.uint64) << 32) | low(waves)).view(dtype)
     shift = 16 if operand.half == "h" else 0
     return lambda waves: (low(waves) >> shift).astype(np.uint16).view(dtype)
 
@@ -171,14 +172,6 @@ def _word(file: str, n: int, kind: str) -> Read:
     """Register n as numbers of 32 bits."""
     view = file + {"u32": "", "i32": "i", "f32": "f"}[kind]
     return lambda waves: getattr(waves, view)[n]
-
-
-def _pair(low: np.ndarray, high: np.ndarray) -> np.ndarray:
-    return (high.astype(np.uint64) << 32) | low
-
-
-def _is_zero(register: int) -> Read:
-    return lambda waves: ~np.any(waves.lanes(register), axis=1, keepdims=True)
 
 
 def writer(operand: Operand, kind: str) -> Write:

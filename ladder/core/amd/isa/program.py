@@ -89,14 +89,10 @@ def load(module: Path, source: Path) -> Mapping[str, Code]:
     ):
         found = re.findall(r"\.amdhsa_(\w+) (\d+)", directives)
         kernels[name].descriptor = {key: int(value) for key, value in found}
-    metadata = text.partition(".amdgpu_metadata")[2].partition("amdhsa.kernels:")[2]
-    for entry in re.split(r"^  - ", metadata, flags=re.MULTILINE):
-        name = re.search(r"^    \.name:\s+(\S+)$", entry, re.MULTILINE)
-        if name is not None:
-            kernels[name[1]].arguments = [
-                Argument(int(offset), int(size), kind)
-                for offset, size, kind in re.findall(
-                    r"\.offset:\s+(\d+)\s+\.size:\s+(\d+)\s+\.value_kind:\s+(\w+)", entry
-                )
-            ]
+    argument = r"\.offset:\s+(\d+)\s+\.size:\s+(\d+)\s+\.value_kind:\s+(\w+)"
+    for entry, values in compiler.metadata(module):
+        kernels[values["name"]].arguments = [
+            Argument(int(offset), int(size), kind)
+            for offset, size, kind in re.findall(argument, entry)
+        ]
     return kernels

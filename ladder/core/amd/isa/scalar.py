@@ -48,22 +48,19 @@ def _and_not_zero(function: Callable[..., np.ndarray]) -> Callable[..., Pair]:
     return compute
 
 
-def _add_signed(a: np.ndarray, b: np.ndarray) -> Pair:
-    total = a + b
-    return total, ((a < 0) == (b < 0)) & ((total < 0) != (a < 0))
+def _signed(combine: Callable[..., np.ndarray]) -> Callable[..., Pair]:
+    """A sum or difference of int32, and whether it is not the one that the wider type has."""
 
-
-def _subtract_signed(a: np.ndarray, b: np.ndarray) -> Pair:
-    total = a - b
-    return total, ((a < 0) != (b < 0)) & ((total < 0) != (a < 0))
-
-
-def _shift_add(bits: int) -> Callable[..., Pair]:
     def compute(a: np.ndarray, b: np.ndarray) -> Pair:
-        total = (a.astype(np.uint64) << bits) + b
-        return total.astype(np.uint32), total >> 32 != 0
+        total = combine(a, b)
+        return total, combine(a.astype(np.int64), b) != total
 
     return compute
+
+
+def _shifted(shift: Callable[..., np.ndarray]) -> Callable[..., Pair]:
+    """By the low bits of the second operand alone."""
+    return _and_not_zero(lambda a, b: shift(a, (b & (8 * a.itemsize - 1)).astype(a.dtype)))
 
 
 def _bit_count(a: np.ndarray) -> np.ndarray:
@@ -97,9 +94,8 @@ def _chosen(larger: bool) -> Callable[..., Pair]:
     return compute
 
 
-_COMPARE = {
+COMPARE = {
     "eq": np.equal,
-    "lg": np.not_equal,
     "lt": np.less,
     "le": np.less_equal,
     "gt": np.greater,
@@ -123,9 +119,9 @@ SCALAR: dict[str, Meaning] = {
     "s_addc_u32": computes("u32 scc = u32 u32 scc", carry),
     "s_sub_u32": computes("u32 scc = u32 u32", borrow),
     "s_subb_u32": computes("u32 scc = u32 u32 scc", borrow),
-    "s_add_i32": computes("i32 scc = i32 i32", _add_signed),
-    "s_sub_i32": computes("i32 scc = i32 i32", _subtract_signed),
-    "s_addk_i32": computes("i32 scc = i32 i32", _add_signed),
+    "s_add_i32": computes("i32 scc = i32 i32", _signed(np.add)),
+    "s_sub_i32": computes("i32 scc = i32 i32", _signed(np.subtract)),
+    "s_addk_i32": computes("i32 scc = i32 i32", _signed(np.add)),
     **alike("s_add_nc_u64 s_add_f32", 2, np.add),
     **alike("s_sub_nc_u64 s_sub_f32", 2, np.subtract),
     **alike("s_mul_i32 s_mulk_i32 s_mul_u64 s_mul_f32", 2, np.multiply),
@@ -166,13 +162,15 @@ SCALAR: dict[str, Meaning] = {
 }
 
 for _bits in range(1, 5):
-    SCALAR[f"s_lshl{_bits}_add_u32"] = computes("u32 scc = u32 u32", _shift_add(_bits))
+    SCALAR[f"s_lshl{_bits}_add_u32"] = computes(
+        "u32 scc = u32 u32", lambda a, b, bits=_bits: carry(a.astype(np.uint64) << bits, b)
+    )
 
 for _kind in ("i32", "u32"):
     SCALAR[f"s_min_{_kind}"] = computes(f"{_kind} scc = {_kind} {_kind}", _chosen(False))
     SCALAR[f"s_max_{_kind}"] = computes(f"{_kind} scc = {_kind} {_kind}", _chosen(True))
 
-for _name, _compare in _COMPARE.items():
+for _name, _compare in {**COMPARE, "lg": np.not_equal}.items():
     for _kind in ("i32", "u32", "u64", "f32"):
         SCALAR[f"s_cmp_{_name}_{_kind}"] = computes(f"scc = {_kind} {_kind}", _compare)
     for _kind in ("i32", "u32"):
@@ -184,28 +182,19 @@ for _name, _compare in _COMPARE.items():
 for _size in ("32", "64"):
     _one, _two = f"u{_size} scc = u{_size}", f"u{_size} scc = u{_size} u{_size}"
     for _name, _function in _LOGIC.items():
-        SCALAR[f"s_{_name}_b{_size}"] = computes(_two, _and_not_zero(_function))
+        _logic = _and_not_zero(_function)
+        SCALAR[f"s_{_name}_b{_size}"] = computes(_two, _logic)
         # The old EXEC is the result, the new one takes the source's place in the operation.
         SCALAR[f"s_{_name}_saveexec_b{_size}"] = computes(
             f"u{_size} exec{_size} scc = u{_size} exec{_size}",
-            lambda a, b, function=_function: (
-                np.copy(b),
-                function(a, b),
-                function(a, b) != 0,
-            ),
+            lambda a, b, compute=_logic: (np.copy(b), *compute(a, b)),
         )
-    _shift = f"u{_size} scc = u{_size} u32"
-    _low = int(_size) - 1
-    SCALAR[f"s_lshl_b{_size}"] = computes(
-        _shift, _and_not_zero(lambda a, b, low=_low: a << (b & low).astype(a.dtype))
-    )
-    SCALAR[f"s_lshr_b{_size}"] = computes(
-        _shift, _and_not_zero(lambda a, b, low=_low: a >> (b & low).astype(a.dtype))
-    )
-    SCALAR[f"s_ashr_i{_size}"] = computes(
-        f"i{_size} scc = i{_size} u32",
-        _and_not_zero(lambda a, b, low=_low: a >> (b & low).astype(a.dtype)),
-    )
+    for _name, _kind, _shift in (
+        (f"s_lshl_b{_size}", f"u{_size}", np.left_shift),
+        (f"s_lshr_b{_size}", f"u{_size}", np.right_shift),
+        (f"s_ashr_i{_size}", f"i{_size}", np.right_shift),
+    ):
+        SCALAR[_name] = computes(f"{_kind} scc = {_kind} u32", _shifted(_shift))
     SCALAR[f"s_not_b{_size}"] = computes(_one, _and_not_zero(np.invert))
     SCALAR[f"s_bcnt1_i32_b{_size}"] = computes(f"u32 scc = u{_size}", _and_not_zero(_bit_count))
     SCALAR[f"s_ctz_i32_b{_size}"] = computes(f"i32 = u{_size}", _lowest_bit)

@@ -6,7 +6,7 @@ import numpy as np
 
 from ladder.core.amd.isa import floats
 from ladder.core.amd.isa.meaning import Meaning, alike, computes
-from ladder.core.amd.isa.scalar import Pair, borrow, carry, high, reverse
+from ladder.core.amd.isa.scalar import COMPARE, Pair, borrow, carry, high, reverse
 
 
 def _swapped(function: Callable[..., object]) -> Callable[..., object]:
@@ -157,7 +157,7 @@ VECTOR: dict[str, Meaning] = {
     **alike("v_trunc_f32", 1, np.trunc),
     **alike("v_floor_f32", 1, np.floor),
     **alike("v_ceil_f32", 1, np.ceil),
-    **alike("v_fract_f32", 1, floats.fraction),
+    **alike("v_fract_f32", 1, lambda a: a - np.floor(a)),
     **alike("v_exp_f32", 1, floats.exp2),
     **alike("v_log_f32", 1, floats.log2),
     **alike("v_rcp_f32 v_rcp_iflag_f32", 1, floats.reciprocal),
@@ -256,16 +256,9 @@ for _byte in range(4):
         "f32 = u32", lambda a, shift=8 * _byte: (a >> shift & 0xFF).astype(np.float32)
     )
 
-_INTEGERS = {
-    "lt": np.less,
-    "eq": np.equal,
-    "le": np.less_equal,
-    "gt": np.greater,
-    "ne": np.not_equal,
-    "ge": np.greater_equal,
-}
+_INTEGERS = {**COMPARE, "ne": np.not_equal}
 _FLOATS: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
-    **{name: compare for name, compare in _INTEGERS.items() if name != "ne"},
+    **COMPARE,
     "neq": np.not_equal,
     "lg": lambda a, b: (a < b) | (a > b),
     "nlg": lambda a, b: ~((a < b) | (a > b)),

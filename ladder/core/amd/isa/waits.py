@@ -46,11 +46,7 @@ _RDNA: Mapping[str, tuple[Queue, ...]] = {
 }
 # Which queues each counter counts. gfx9 (CDNA) counts stores with loads.
 COUNTERS: Mapping[str, Mapping[str, tuple[Queue, ...]]] = {
-    "gfx9": {
-        "vmcnt": (LOADS, FLAT_MEMORY),
-        "lgkmcnt": (LDS, SCALAR, FLAT_LDS),
-        "expcnt": (),
-    },
+    "gfx9": {name: queues for name, queues in _RDNA.items() if name != "vscnt"},
     "gfx10": _RDNA,
     "gfx11": _RDNA,
     "gfx12": {
@@ -157,9 +153,8 @@ class Outstanding:
                 for ticket in tickets:
                     numbers = np.zeros(whole.waves, np.int64)
                     numbers[start : start + part.waves] = ticket.numbers
-                    whole.registers.setdefault(register, []).append(
-                        ticket._replace(numbers=numbers)
-                    )
+                    joined = ticket._replace(numbers=numbers)
+                    whole.registers.setdefault(register, []).append(joined)
         return whole
 
 

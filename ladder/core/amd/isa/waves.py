@@ -142,7 +142,6 @@ class Machine:
     races: Races
     scratch: Bytes
     scratch_size: int
-    lines: list[Line]
 
 
 class Kind(Enum):

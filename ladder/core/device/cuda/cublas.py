@@ -66,9 +66,7 @@ class CuBlas(blas.Multiplier):
 def load(name: str = "libcublas") -> Any:
     """The libcublas that CuPy works with, or the libcublasLt that comes with it."""
     try:
-        importlib.import_module(
-            "cupy_backends.cuda.libs.cublas"
-        )  # loads it, wherever it is installed
+        importlib.import_module("cupy_backends.cuda.libs.cublas")  # loads it, wherever it is
         from cupy.cuda import runtime
 
         return ctypes.CDLL(f"{name}.so.{runtime.runtimeGetVersion() // 1000}")
@@ -127,7 +125,7 @@ class Linear:
     def __init__(self, device: Gpu, compute: int = COMPUTE_32F) -> None:
         """Raises LadderError where there is no cuBLASLt."""
         self._device, self._library, self._compute = device, load("libcublasLt"), compute
-        self._plans: dict[tuple[str, int, int, int, int], _Plan | None] = {}
+        self._plan = functools.cache(self._find_algorithm)
         self._workspaces = blas.PerStream(device, functools.partial(blas.make_workspace, device))
         self._workspaces.current()
         self._handle = ctypes.c_void_p()
@@ -173,12 +171,6 @@ class Linear:
     def ask(self, real: np.dtype, N: int, C: int, OC: int, bias: bool, gelu: bool = False) -> bool:
         """Whether the library has a kernel. What it says is kept: calls need not ask again."""
         return self._plan(np.dtype(real).name, N, C, OC, _epilogue(bias, gelu)) is not None
-
-    def _plan(self, real: str, N: int, C: int, OC: int, epilogue: int) -> _Plan | None:
-        key = real, N, C, OC, epilogue
-        if key not in self._plans:
-            self._plans[key] = self._find_algorithm(*key)
-        return self._plans[key]
 
     def _find_algorithm(self, real: str, N: int, C: int, OC: int, epilogue: int) -> _Plan | None:
         """Describe a product and ask how to compute it; None where the library cannot."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import functools
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,16 +30,52 @@ OLDEST_DRIVER = 12000  # of the CuPy wheels in pyproject.toml
 
 _BFLOAT16 = 80  # Ampere: the first tensor cores that multiply bfloat16
 
-_EVENT_RECORD_EXTERNAL = 1  # CU_EVENT_RECORD_EXTERNAL
+_RECORD_EXTERNAL = 1  # CU_EVENT_RECORD_EXTERNAL
 
 # CUtensorMapDataType of the driver's cuda.h
 _TENSOR_TYPES = {"uint32": 2, "int32": 3, "float16": 6, "float32": 7, "bfloat16": 9, "tf32": 11}
+
+
+class CudaKernel(CupyKernel):
+    """A kernel of a cubin.
+
+    In a graph, one that prefetches starts while the kernel before it runs. Outside of graphs it
+    does not: there a copy from the host may come before it, and the host takes longer for a launch
+    than such a kernel does.
+    """
+
+    def __init__(self, device: CupyGpu, raw: Any, path: Path) -> None:
+        super().__init__(device, raw, path)
+        self._static_shared = raw.shared_size_bytes
+        self._dynamic_shared = raw.max_dynamic_shared_size_bytes
+
+    def launch(self, launch: Launch, values: list[Any]) -> None:
+        if launch.prefetch and self.device.recording:
+            status = launch_dependent(self.raw.kernel.ptr, launch, values, self.device.stream.ptr)
+            if status:
+                raise self.device.cupy.cuda.driver.CUDADriverError(status)
+        else:
+            super().launch(launch, values)
+
+    def prepare(self, launch: Launch) -> None:
+        """CUDA wants to be asked for more than 48 KB of shared memory, kernel by kernel."""
+        if launch.shared <= self._dynamic_shared:
+            return
+        most = self.device.shared_bytes - self._static_shared
+        if launch.shared > most:
+            raise LadderError(
+                f"{self.label} is launched with {launch.shared} bytes of dynamic shared memory; "
+                f"on {self.device.name} it can have {most}"
+            )
+        self.raw.max_dynamic_shared_size_bytes = launch.shared
+        self._dynamic_shared = launch.shared
 
 
 class Cuda(CupyGpu):
     """One NVIDIA GPU."""
 
     kind = "cuda"
+    kernel, compiler = CudaKernel, compiler
     marks_in_graphs = True
     warp = compiler.WARP_SIZE
     serialize = "CUDA_LAUNCH_BLOCKING=1"
@@ -85,23 +122,22 @@ class Cuda(CupyGpu):
         refuse_tile(array, box)
         rows, columns = array.size // array.shape[-1], array.shape[-1]
         made = aligned_empty((128,), np.dtype(np.uint8))
-        with self.device:
-            status = ctypes.CDLL("libcuda.so.1").cuTensorMapEncodeTiled(
-                ctypes.c_void_p(made.ctypes.data),
-                ctypes.c_int(_TENSOR_TYPES["tf32" if tf32 else array.dtype.name]),
-                ctypes.c_uint32(2),
-                ctypes.c_void_p(array.data.ptr),
-                (ctypes.c_uint64 * 2)(columns, rows),
-                (ctypes.c_uint64 * 1)(columns * array.dtype.itemsize),  # from row to row
-                (ctypes.c_uint32 * 2)(box[1], box[0]),
-                (ctypes.c_uint32 * 2)(1, 1),  # every element of a box
-                ctypes.c_int(0),  # not interleaved
-                ctypes.c_int(3),  # CU_TENSOR_MAP_SWIZZLE_128B
-                ctypes.c_int(3),  # CU_TENSOR_MAP_L2_PROMOTION_L2_256B
-                ctypes.c_int(0),  # zeros past the end
-            )
-        if status:
-            raise LadderError(f"{self.name}: the driver makes no tensor map: CUDA error {status}")
+        self._ask_driver(
+            "the driver makes no tensor map",
+            "cuTensorMapEncodeTiled",
+            ctypes.c_void_p(made.ctypes.data),
+            ctypes.c_int(_TENSOR_TYPES["tf32" if tf32 else array.dtype.name]),
+            ctypes.c_uint32(2),
+            ctypes.c_void_p(array.data.ptr),
+            (ctypes.c_uint64 * 2)(columns, rows),
+            (ctypes.c_uint64 * 1)(columns * array.dtype.itemsize),  # from row to row
+            (ctypes.c_uint32 * 2)(box[1], box[0]),
+            (ctypes.c_uint32 * 2)(1, 1),  # every element of a box
+            ctypes.c_int(0),  # not interleaved
+            ctypes.c_int(3),  # CU_TENSOR_MAP_SWIZZLE_128B
+            ctypes.c_int(3),  # CU_TENSOR_MAP_L2_PROMOTION_L2_256B
+            ctypes.c_int(0),  # zeros past the end
+        )
         opaque: np.void = made.view("V128")[0]
         return opaque
 
@@ -111,34 +147,26 @@ class Cuda(CupyGpu):
         if not self.recording:
             return super().mark()
         event = self.cupy.cuda.Event()
-        status = ctypes.CDLL("libcuda.so.1").cuEventRecordWithFlags(
-            ctypes.c_void_p(event.ptr), ctypes.c_void_p(self.stream.ptr), _EVENT_RECORD_EXTERNAL
-        )
-        if status:
-            raise LadderError(
-                f"{self.name}: an event does not go into a graph: CUDA error {status}"
-            )
+        record = ctypes.c_void_p(event.ptr), ctypes.c_void_p(self.stream.ptr), _RECORD_EXTERNAL
+        self._ask_driver("an event does not go into a graph", "cuEventRecordWithFlags", *record)
         return event
 
     def allocation(self, array: Any) -> int:
         """Where the allocation begins of which an array is a part."""
-        begin, size = ctypes.c_uint64(), ctypes.c_size_t()
-        with self.device:
-            status = ctypes.CDLL("libcuda.so.1").cuMemGetAddressRange_v2(
-                ctypes.byref(begin), ctypes.byref(size), ctypes.c_uint64(array.data.ptr)
-            )
-        if status:
-            raise LadderError(f"{self.name}: the driver finds no allocation: CUDA error {status}")
+        begin, size, at = ctypes.c_uint64(), ctypes.c_size_t(), ctypes.c_uint64(array.data.ptr)
+        found = ctypes.byref(begin), ctypes.byref(size), at
+        self._ask_driver("the driver finds no allocation", "cuMemGetAddressRange_v2", *found)
         return begin.value
+
+    def _ask_driver(self, problem: str, function: str, *arguments: Any) -> None:
+        """Call the driver. Raises LadderError, which names the problem, where it refuses."""
+        with self.device:
+            status = getattr(ctypes.CDLL("libcuda.so.1"), function)(*arguments)
+        if status:
+            raise LadderError(f"{self.name}: {problem}: CUDA error {status}")
 
     def compile_ahead(self, rung: Rung, defines: Mapping[str, int], real: np.dtype) -> Path:
         return compiler.compile_cubin(rung, defines, real, self.arch, newest=self._driver_major)
-
-    def kernel_names(self, module: Path) -> Iterable[str]:
-        return compiler.resources(module)
-
-    def kernel(self, raw: Any, path: Path) -> CudaKernel:
-        return CudaKernel(self, raw, path)
 
     @contextlib.contextmanager
     def annotate(self, name: str) -> Iterator[None]:
@@ -175,41 +203,6 @@ class Cuda(CupyGpu):
         }
 
 
-class CudaKernel(CupyKernel):
-    """A kernel of a cubin.
-
-    In a graph, one that prefetches starts while the kernel before it runs. Outside of graphs it
-    does not: there a copy from the host may come before it, and the host takes longer for a launch
-    than such a kernel does.
-    """
-
-    def __init__(self, device: Cuda, raw: Any, path: Path) -> None:
-        super().__init__(device, raw, path)
-        self._static_shared = raw.shared_size_bytes
-        self._dynamic_shared = raw.max_dynamic_shared_size_bytes
-
-    def launch(self, launch: Launch, values: list[Any]) -> None:
-        if launch.prefetch and self.device.recording:
-            status = launch_dependent(self.raw.kernel.ptr, launch, values, self.device.stream.ptr)
-            if status:
-                raise self.device.cupy.cuda.driver.CUDADriverError(status)
-        else:
-            super().launch(launch, values)
-
-    def prepare(self, launch: Launch) -> None:
-        """CUDA wants to be asked for more than 48 KB of shared memory, kernel by kernel."""
-        if launch.shared <= self._dynamic_shared:
-            return
-        most = self.device.shared_bytes - self._static_shared
-        if launch.shared > most:
-            raise LadderError(
-                f"{self.label} is launched with {launch.shared} bytes of dynamic shared memory; "
-                f"on {self.device.name} it can have {most}"
-            )
-        self.raw.max_dynamic_shared_size_bytes = launch.shared
-        self._dynamic_shared = launch.shared
-
-
 def driver_version() -> int | None:
     """The CUDA version that the NVIDIA driver supports, 13000 for 13.0; None without a driver."""
     try:
@@ -223,11 +216,6 @@ def driver_version() -> int | None:
 def has_driver() -> bool:
     """Whether this machine has an NVIDIA driver, and so most likely a GPU."""
     return bool(driver_version())
-
-
-def count() -> int:
-    """How many GPUs CuPy sees; 0 where it cannot tell."""
-    return count_gpus(_import_cupy)
 
 
 def driver_release() -> str | None:
@@ -258,6 +246,9 @@ def _import_cupy() -> Any:
         extra = "cuda13" if driver >= 13000 else "cuda12"
         raise LadderError(f"CuPy {why_no_import(error)}: {install(extra)}") from None
     return cupy
+
+
+count = functools.partial(count_gpus, _import_cupy)
 
 
 def _why_no_device(error: Exception, wheel: int) -> str:

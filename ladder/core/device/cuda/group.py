@@ -71,11 +71,8 @@ class CudaGroup(Device):
                     if error.status != _ALREADY:
                         raise
 
-    def group_sum(self) -> nccl.GroupSum:
-        return self._group_sum
-
     @functools.cached_property
-    def _group_sum(self) -> nccl.GroupSum:
+    def group_sum(self) -> nccl.GroupSum:
         return nccl.GroupSum(self.gpus)
 
     # ---- arrays: one row, or as many rows as there are ranks on it, on each GPU ----

@@ -11,7 +11,7 @@ import contextlib
 import functools
 import threading
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +56,8 @@ class CupyGpu(Device):
     asynchronous = True
 
     cupy: Any
+    kernel: type[CupyKernel]
+    compiler: Any  # the module
     arch: str  # "sm_90a", "gfx942"
     warp: int
     multiprocessors: int
@@ -96,6 +98,7 @@ class CupyGpu(Device):
         self.stream = self.cupy.cuda.Stream(non_blocking=True)
         self._side = self.cupy.cuda.Stream(non_blocking=True)
         self._urgent = self.cupy.cuda.Stream(non_blocking=True, priority=HIGHEST_PRIORITY)
+        self._external = functools.cache(lambda handle: self.cupy.cuda.ExternalStream(handle))
         self._lent = threading.RLock()
 
     @contextlib.contextmanager
@@ -110,23 +113,11 @@ class CupyGpu(Device):
             finally:
                 self.stream, self.recording = before
 
-    @functools.cached_property
-    def _external(self) -> Callable[[int], Any]:
-        return functools.cache(self.cupy.cuda.ExternalStream)
-
     def borrow(self, address: int, shape: tuple[int, ...], dtype: np.dtype) -> Any:
         """An array in the memory of another library, which must keep it as long as it is used."""
         cuda, size = self.cupy.cuda, int(np.prod(shape)) * dtype.itemsize
         memory = cuda.UnownedMemory(address, size, None, self.device.id)
         return self.cupy.ndarray(shape, dtype, cuda.MemoryPointer(memory, 0))
-
-    def kernel_names(self, module: Path) -> Iterable[str]:
-        """The kernels in what `compile_ahead` returned."""
-        raise NotImplementedError
-
-    def kernel(self, raw: Any, path: Path) -> CupyKernel:
-        """The kernel of a loaded module, ready to be launched."""
-        return CupyKernel(self, raw, path)
 
     def target(self, real: np.dtype) -> Target:
         return Target(self.arch, self.warp, self.multiprocessors, self.shared_bytes, np.dtype(real))
@@ -203,8 +194,8 @@ class CupyGpu(Device):
             with self._current(doing):
                 raw = self.cupy.RawModule(path=str(module))
                 self._loaded[module] = {
-                    name: self.kernel(raw.get_function(name), rung.file)
-                    for name in self.kernel_names(module)
+                    name: self.kernel(self, raw.get_function(name), rung.file)
+                    for name in self.compiler.resources(module)
                 }
         return self._loaded[module]
 

@@ -212,7 +212,7 @@ def test_the_library_multiplies_as_it_is_asked_to(machine, monkeypatch, dtype):
 
 def kernel_of(device, function=lambda launch, args: None):
     raw = fake_cupy.RawKernel(device.cupy, function, "k")
-    return device.kernel(raw, Path("mine.cu"))
+    return device.kernel(device, raw, Path("mine.cu"))
 
 
 def test_a_grid_of_too_many_threads_is_refused_before_the_launch(machine):
