@@ -69,7 +69,7 @@ notebooks: $(VENV)/.notebooks  ## open your copies of the notebooks, in my/, in 
 # The page "try it": the packages that doc/site/browser/package-lock.json names, and what they make.
 BROWSER := build/browser
 browser: $(VENV)/.site
-	@mkdir -p $(BROWSER)/npm && cp -r doc/site/browser/. $(BROWSER)/npm
+	@rm -rf $(BROWSER)/npm/src && mkdir -p $(BROWSER)/npm && cp -r doc/site/browser/. $(BROWSER)/npm
 	@if ! command -v npm >/dev/null; then echo "no npm: the site's page 'try it' has no editor; install Node.js 20 or newer"; \
 	elif npm ci --prefix $(BROWSER)/npm --ignore-scripts --no-audit --no-fund --silent; then \
 	  $(RUN) doc/site/exercises.py $(BROWSER)/static/try/exercises && \

@@ -40,7 +40,7 @@ def _parser() -> argparse.ArgumentParser:
         timings,
         traces,
     )
-    from ladder.core.commands.options import Commands
+    from ladder.core.commands.shared import Commands
 
     parser = Parser(prog="python -m ladder", description="Kernels of GPT-2's layers, rung by rung.")
     parser.add_argument("--version", action="version", version=version())

@@ -328,6 +328,8 @@ def answers(changes):
 @pytest.mark.emulator
 @answers(WRONG)
 def test_a_wrong_answer_is_refused(change, capsys, monkeypatch):
+    if "local bytes" in change.what and not nvrtc.installed():
+        pytest.skip("NVRTC is not installed")
     monkeypatch.setattr(notebook, "default_device", lambda: "emulated")
     said = grade(change.of, change, capsys)
     assert said.startswith("✗")
@@ -340,6 +342,14 @@ def test_a_coalesced_kernel_is_not_told_to_coalesce(capsys, monkeypatch):
     (again,) = (c for c in WRONG["one block per run"] if c.what == "too many sectors of dwte")
     said = " ".join(grade(again.of, again, capsys).split())  # whose lines are wrapped
     assert "Access each element once." in said and "Coalesce" not in said
+
+
+@pytest.mark.emulator
+def test_a_limit_on_machine_code_says_where_it_is_not_counted(capsys, monkeypatch):
+    monkeypatch.setattr(notebook, "default_device", lambda: "emulated")
+    monkeypatch.setattr(nvrtc, "installed", tuple)
+    said = grade("the row stays in registers", None, capsys)
+    assert said.startswith("✓") and "local bytes: not counted, NVRTC is not installed" in said
 
 
 @pytest.mark.emulator

@@ -57,6 +57,15 @@ class ByDevice(NamedTuple):
 
 
 DEFAULT_DTYPE = ByDevice("fp32", "bf16")
+GROUPS = {  # of flags, in --help: the first field of each
+    "model": "what is trained, and on what",
+    "batch": "size of a step, and how many",
+    "lr": "optimizer",
+    "val_every": "looking at it",
+    "output": "output",
+    "device": "device and kernels",
+    "ranks": "several processes",
+}
 
 
 def flag(names: str, help: str, default: Any = None, **limits: Any) -> Any:
@@ -64,7 +73,7 @@ def flag(names: str, help: str, default: Any = None, **limits: Any) -> Any:
 
     default  what holds where it is not typed; None where that follows from other settings
     limits   what a value is held to: numbers to `least`, `above`, `most`, `below`, strings to
-             `choices`; the first field of a group of flags also names that `group`
+             `choices`
     """
     metadata = {"names": names.split(), "help": help, "default": default, **limits}
     return field(default=None, metadata=metadata)
@@ -85,7 +94,6 @@ class Flags:
         "gpt2 | gpt2-medium | gpt2-large | gpt2-xl (pretrained), d6 ... d84 | char | "
         "char-lecture (random weights), or a file or folder: .bin, .safetensors, a checkpoint",
         "gpt2",
-        group="what is trained, and on what",
     )
     dataset: str | None = flag(
         "--dataset",
@@ -115,14 +123,7 @@ class Flags:
         "--random-offsets", "begin each row of a batch at a random position of the text", False
     )
 
-    batch: int | None = flag(
-        "--batch -b",
-        "rows of a micro-batch, B",
-        4,
-        least=1,
-        most=65536,
-        group="size of a step, and how many",
-    )
+    batch: int | None = flag("--batch -b", "rows of a micro-batch, B", 4, least=1, most=65536)
     sequence: int | None = flag(
         "--sequence -t", "tokens of a row, T", ByDevice(64, 1024), least=1, most=1 << 20
     )
@@ -139,9 +140,7 @@ class Flags:
         "--overfit -a", "train only on the first validation batch; the loss should go to 0", False
     )
 
-    lr: float | None = flag(
-        "--lr -l", "highest learning rate", 1e-4, above=0.0, most=1e3, group="optimizer"
-    )
+    lr: float | None = flag("--lr -l", "highest learning rate", 1e-4, above=0.0, most=1e3)
     warmup: int | None = flag(
         "--warmup -u", "steps over which the learning rate rises from 0", 0, least=0
     )
@@ -188,7 +187,6 @@ class Flags:
         "steps between validations; 0: at the start and the end",
         ByDevice(10, 20),
         least=0,
-        group="looking at it",
     )
     val_batches: int | None = flag(
         "--val-batches -m",
@@ -216,9 +214,7 @@ class Flags:
     )
     top_k: int | None = flag("--top-k", "sample among the k likeliest; 0: among all", 0, least=0)
 
-    output: str | None = flag(
-        "--output -o", "folder of the run; default runs/MODEL-DATASET", group="output"
-    )
+    output: str | None = flag("--output -o", "folder of the run; default runs/MODEL-DATASET")
     checkpoint_every: int | None = flag(
         "--checkpoint-every -n",
         "steps between checkpoints, also one at the end; 0: none",
@@ -247,7 +243,6 @@ class Flags:
     device: str | None = flag(
         "--device",
         "cpu, emulated (kernels on the CPU), cuda or cuda:N, hip (AMD); a GPU where there is one",
-        group="device and kernels",
     )
     dtype: str | None = flag(
         "--dtype",
@@ -313,7 +308,6 @@ class Flags:
         1,
         least=1,
         most=1024,
-        group="several processes",
     )
     zero: int | None = flag(
         "--zero -z",

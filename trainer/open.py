@@ -22,8 +22,7 @@ from ladder.core.contract.device import Communicator, Device
 from ladder.core.contract.rung_file import Rung
 from trainer.data.datasets import data_directory
 from trainer.data.multiple_choice import Example
-from trainer.data.random_offsets import Loader
-from trainer.data.token_files import TokenLoader
+from trainer.data.token_files import Loader, TokenLoader
 from trainer.data.tokenizers import Tokenizer
 from trainer.data.training_data import Data, open_data, open_examples, open_loaders
 from trainer.engine.debug import watch_of
@@ -35,15 +34,8 @@ from trainer.engine.kernels import Kernels, choose, follow
 from trainer.engine.memory import refuse_what_does_not_fit
 from trainer.engine.schedule import note_on_warmup
 from trainer.engine.scoring import note_on_length
-from trainer.files import checkpoint, kept_model, weights
-from trainer.files.resume import (
-    Resumed,
-    check_same,
-    find_checkpoint,
-    restore_tensors,
-    run_directory,
-    tensors_of,
-)
+from trainer.files import checkpoint, kept_model, resume, weights
+from trainer.files.resume import Resumed
 from trainer.files.tensor_file import Pieces
 from trainer.flags import DeviceChoice, Flags, StepConfig, TrainConfig, resolve_run
 from trainer.model.model_config import ModelConfig
@@ -200,7 +192,7 @@ class Run:
     def save(self, step: int, stepper: Mapping[str, Any]) -> Path | None:
         """Write a checkpoint of the moment before `step`; `stepper`: the state of `Steps`. Rank 0
         writes; the others give it what they have, and return None."""
-        tensors = tensors_of(self.engine, self.config, self.group, step)
+        tensors = resume.tensors_of(self.engine, self.config, self.group, step)
         if not self.group.leads:
             for give in tensors.values():
                 give()
@@ -221,7 +213,7 @@ class Run:
 
     def keep_model(self) -> Path | None:
         """Write the model as it is now. Rank 0 writes; the others give what they have."""
-        tensors = tensors_of(self.engine, self.config, self.group, self.config.steps)
+        tensors = resume.tensors_of(self.engine, self.config, self.group, self.config.steps)
         if not self.group.leads or self.tokenizer is None:
             for name in self.shape.parameters():
                 tensors[name]()
@@ -240,8 +232,8 @@ class Run:
 def open_run(flags: Flags, group: Group = ALONE) -> Run:
     """Open device, data, model and weights. Raises LadderError before anything is written."""
     machine = open_machine(flags, group)
-    output, data_dir = run_directory(flags), data_directory(flags.data_dir)
-    resumed = find_checkpoint(flags, output, group)
+    output, data_dir = resume.run_directory(flags), data_directory(flags.data_dir)
+    resumed = resume.find_checkpoint(flags, output, group)
     with group.machine_by_machine("data and weights"):
         data, model, examples, notes = _open_files(flags, data_dir, resumed)
     shape = model.shape
@@ -256,7 +248,7 @@ def open_run(flags: Flags, group: Group = ALONE) -> Run:
         output=str(output),
     )
     if resumed is not None:
-        check_same(config, resumed)
+        resume.check_same(config, resumed)
     group.progress("the opening of the data")
     train, val, train_split = open_loaders(config, shape.vocab, group.rank, data.parts)
     group.agree("the number of HellaSwag's examples", len(examples))
@@ -280,7 +272,7 @@ def open_run(flags: Flags, group: Group = ALONE) -> Run:
         )
         predictor = Predictor(run_sampling, data.vocab)
     if resumed is not None:
-        restore_tensors(engine, resumed.tensors, group)
+        resume.restore_tensors(engine, resumed.tensors, group)
         train.restore(resumed.state["train"])
     notes += [*note_on_length(examples, config.sequence), *note_on_warmup(config), *kernels.notes]
     readable = shape.hugging_face is not None and data.tokenizer is not None

@@ -15,7 +15,7 @@ import numpy as np
 from rich.console import Console
 
 from ladder.core.common.files import alone_in
-from trainer.data.random_offsets import Loader
+from trainer.data.token_files import Loader
 from trainer.data.training_data import with_available_text
 from trainer.engine.generation import NoChoice, sample
 from trainer.engine.passes import fetch_loss, validate, write_batch, write_rng

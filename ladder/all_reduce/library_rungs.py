@@ -12,17 +12,17 @@ from ladder.core.contract.op import Dims
 
 def join(device: Device, real: np.dtype, dims: Dims) -> None:
     """Make NCCL's communicators, which takes seconds and cannot be recorded into a graph."""
-    _group_sum(device)
+    group_sum(device)
 
 
 def all_reduce(
     device: Device, arrays: Mapping[str, Any], dims: Dims, scalars: Mapping[str, Any]
 ) -> None:
     """out[r] = the sum of inp over all ranks, in the order that NCCL chooses."""
-    _group_sum(device)(arrays["out"], arrays["inp"])
+    group_sum(device)(arrays["out"], arrays["inp"])
 
 
-def _group_sum(device: Device) -> Any:
+def group_sum(device: Device) -> Any:
     found = device.group_sum
     if found is None:
         raise LadderError(f"{device.name} has no NCCL; name several GPUs: --device cuda:0,1")

@@ -29,8 +29,8 @@ from ladder.core.contract.op import (
 )
 from ladder.gelu import ops as gelu
 from ladder.matmul import library_rungs as library
+from ladder.matmul import ops as matmul
 from ladder.matmul.library_rungs import library_rungs, one_kernel_rungs
-from ladder.matmul.ops import flops as matmul_flops
 from ladder.matmul_gelu.ops import scaled
 from reference import decode
 
@@ -261,17 +261,11 @@ append_attention = replace(
     also=({"B": 2, "P": 1100, "C": 64, "NH": 1},),
 )
 
-linear = Op(
+linear = replace(
+    matmul.forward,
     name="decode.linear",
     summary="out = inp @ weight.T + bias, for few rows",
-    args=(
-        write("out", "N OC", terms="C"),
-        read("inp", "N C"),
-        read("weight", "OC C"),
-        read("bias", "OC", optional=True),
-    ),
     reference=decode.linear,
-    flops=matmul_flops,
     shapes=LINEAR_SHAPES,
     also=({"N": 17, "C": 40, "OC": 24},),  # more rows than one pass over a weight serves
     cases={"second layer": Case(starts={"weight": "OC * C", "bias": "OC"})},
@@ -288,14 +282,9 @@ def linear_gelu_cancels(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarra
 linear_gelu = Op(
     name="decode.linear_gelu",
     summary="out = gelu(inp @ weight.T + bias), for few rows",
-    args=(
-        write("out", "N OC", terms="C"),
-        read("inp", "N C"),
-        read("weight", "OC C"),
-        read("bias", "OC"),
-    ),
+    args=(*linear.args[:3], read("bias", "OC")),
     reference=decode.linear_gelu,
-    flops=lambda d: matmul_flops(d) + 8 * d["N"] * d["OC"],
+    flops=lambda d: matmul.flops(d) + 8 * d["N"] * d["OC"],
     shapes=LINEAR_SHAPES,
     make_inputs=scaled(1),
     cases={

@@ -45,26 +45,42 @@ def main() -> int:
     which, of = map(int, options.share.split("/"))
     bugs = [b for b in planted() if options.word in str(b) and lot(b) % of == which % of]
 
+    verdicts = judged(bugs, options.processes, options.verbose)
+    print(summary(bugs, verdicts))
+    return int(any(map(is_wrong, bugs, verdicts)))
+
+
+def is_wrong(entry: Change, verdict: Verdict) -> bool:
+    """Whether the checker is: a kernel that is `right` must pass, all others must be caught."""
+    return verdict.status != ("survived" if entry.kind == "right" else "caught")
+
+
+def judged(
+    entries: Sequence[Change], processes: int = 1, verbose: bool = False
+) -> Sequence[Verdict]:
+    """What the checker says of each, a line as it comes; with its report where it is wrong."""
+
     def show(index: int, verdict: Verdict) -> None:
-        bug = bugs[index]
         line = "line" if verdict.names_line else "    "
-        print(f"{verdict.status:8} {line} {verdict.seconds:5.1f} s  {bug}", flush=True)
-        if options.verbose or verdict.status != "caught":
+        print(f"{verdict.status:9} {line} {verdict.seconds:5.1f} s  {entries[index]}", flush=True)
+        if verbose or is_wrong(entries[index], verdict):
             print("    " + verdict.message.replace("\n", "\n    "), flush=True)
 
-    verdicts = judge_all([trial_of(bug) for bug in bugs], options.processes, show)
-    print(summary(bugs, verdicts))
-    return int(any(verdict.status != "caught" for verdict in verdicts))
+    return judge_all([trial_of(entry) for entry in entries], processes, show)
 
 
 def trial_of(bug: Change) -> Trial:
     return Trial(bug.op, bug.path, bug.rung())
 
 
-def summary(bugs: Sequence[Change], verdicts: Sequence[Verdict]) -> str:
+def summary(
+    bugs: Sequence[Change],
+    verdicts: Sequence[Verdict],
+    kinds: Sequence[str] = (*CLASSES, "all"),
+) -> str:
     """A table: how many of each class were planted, caught, and caught with a line named."""
     rows = [f"{'class':16} {'planted':>8} {'caught':>8} {'line named':>11}"]
-    for kind in (*CLASSES, "all"):
+    for kind in kinds:
         of_kind = [v for b, v in zip(bugs, verdicts, strict=True) if kind in (b.kind, "all")]
         caught = [verdict for verdict in of_kind if verdict.status == "caught"]
         named = sum(verdict.names_line for verdict in caught)

@@ -231,6 +231,13 @@ def test_the_scale_halves_on_overflow_and_doubles_after_2000_good_steps():
     assert scale.value == 16384
     scale.update(overflow=False)
     assert scale.value == 32768
+    for _ in range(5):
+        scale.update(overflow=False)
+    again = LossScale(**dataclasses.asdict(scale))  # from a checkpoint
+    for each in (scale, again):
+        for _ in range(GROWTH_INTERVAL - 5):
+            each.update(overflow=False)
+        assert each.value == 65536
 
 
 def test_float16_steps_are_near_those_of_float32(tmp_path, loader):

@@ -17,7 +17,7 @@ from ladder.core.common.command_line import Parser
 from ladder.core.common.errors import LadderError
 from ladder.core.common.files import read_json
 from ladder.core.contract.op import split_key
-from trainer.flags import ByDevice, Flags
+from trainer.flags import GROUPS, ByDevice, Flags
 
 # What --help says of -e in the commands that take the newest run.
 TRAINED = {"model": "the folder of a run, or a model; default: the newest run in runs/"}
@@ -103,7 +103,7 @@ def build_parser(
     types = typing.get_type_hints(Flags)
     title, groups = "", {}
     for f in dataclasses.fields(Flags):
-        title = f.metadata.get("group", title)
+        title = GROUPS.get(f.name, title)
         if names is None or f.name in names or (f.name == "unconfined" and "rung" in names):
             if title not in groups:
                 groups[title] = parser.add_argument_group(title)

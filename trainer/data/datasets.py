@@ -25,7 +25,7 @@ from ladder.core.common.files import read_bytes
 from ladder.core.common.files import read_text as read_file
 from trainer.data import download, hub, tokenizers
 from trainer.data.download import DownloadError, data_directory
-from trainer.data.hub_texts import HUB_TEXTS, Reader, is_parquet, prepare_hub_text, prepare_parquet
+from trainer.data.hub_texts import HUB_TEXTS, Reader, is_parquet, of_files, of_the_hub, prepare_text
 from trainer.data.sets import Prepared, remove_others, use_or_make
 from trainer.data.token_files import TokenLoader, is_text, spelled_out, write_tokens
 from trainer.data.tokenizers import Tokenizer, get_tokenizer
@@ -61,21 +61,20 @@ def prepare(
     has. `processes` tokenize it (default: as many as there are cores). `read` reads the documents
     of a text of the Hub.
     """
+    sizes = max_tokens, shard_tokens, processes
     if name in HUB_TEXTS:
         made = download.places(data_dir, f"{name}/{tokenizer}_prepared.json")
         if read is hub.documents and not any(path.exists() for path in made):
             hub.pyarrow_parquet()  # where it is missing, nothing is downloaded
         chosen = get_tokenizer(tokenizer, data_dir)
-        sizes = (max_tokens, shard_tokens)
-        return prepare_hub_text(name, data_dir, chosen, read, sizes, processes)
+        return prepare_text(of_the_hub(name, data_dir, read), data_dir, chosen, *sizes)
     if name not in NAMES and is_parquet(Path(name)):
         if tokenizer.partition(":")[0] == "chars":
             raise LadderError(
                 f"{name}: the tokenizer chars is for text files; choose gpt2 or bytes"
             )
         chosen, note = _tokenizer_or_bytes(tokenizer, data_dir, fallback)
-        sizes = (max_tokens, shard_tokens)
-        return prepare_parquet(Path(name), data_dir, chosen, sizes, processes, note)
+        return prepare_text(of_files(Path(name)), data_dir, chosen, *sizes, note)
     if name not in NAMES:
         return _prepare_file(Path(name), data_dir, tokenizer, fallback)
     if fallback and (why := play_instead(name, data_dir)):

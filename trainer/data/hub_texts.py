@@ -5,23 +5,15 @@ import itertools
 import shutil
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from ladder.core.common.errors import LadderError
 from ladder.core.common.files import atomic_write
 from ladder.core.common.host import cores
+from trainer.data import shards
 from trainer.data.hub import UNREAD, HubText, Position, fetch_file, list_files, own_documents
 from trainer.data.sets import Prepared, note_complete, remove_others, use_or_make
-from trainer.data.shards import (
-    Documents,
-    Done,
-    Tokens,
-    progress_path,
-    read_progress,
-    save_progress,
-    tokenized,
-    write_shards,
-)
 from trainer.data.token_files import LARGEST, read_count
 from trainer.data.tokenizers import Tokenizer, get_tokenizer
 
@@ -43,26 +35,28 @@ READY = {
 }
 
 # Set, its name, split, data directory, start -> its documents from there on (hub.documents)
-Reader = Callable[[HubText, str, str, str | Path, Position], Documents]
+Reader = Callable[[HubText, str, str, str | Path, Position], shards.Documents]
 
 
-def prepare_hub_text(
-    name: str,
-    data_dir: str | Path,
-    tokenizer: Tokenizer,
-    read: Reader,
-    sizes: tuple[int | None, int | None],
-    processes: int | None,
-) -> Prepared:
-    """A text of the Hub as shards; sizes: at most so many tokens to train on, tokens in a file."""
+@dataclass(frozen=True)
+class Text:
+    """A text in Parquet files: the name of its set, what it is made from, its splits, and the
+    documents of a split from a position on."""
+
+    name: str
+    source: str
+    splits: list[str]
+    documents: Callable[[str, Position], shards.Documents]
+
+
+def of_the_hub(name: str, data_dir: str | Path, read: Reader) -> Text:
+    """A text of the Hub, whose documents `read` reads."""
     text = HUB_TEXTS[name]
-    source = f"{text.repository} {text.splits}"
 
-    def documents(split: str, start: Position) -> Documents:
+    def documents(split: str, start: Position) -> shards.Documents:
         return read(text, name, split, data_dir, start)
 
-    splits = list(text.splits)
-    return _prepare(name, source, splits, documents, data_dir, tokenizer, sizes, processes)
+    return Text(name, f"{text.repository} {text.splits}", list(text.splits), documents)
 
 
 def is_parquet(path: Path) -> bool:
@@ -70,16 +64,9 @@ def is_parquet(path: Path) -> bool:
     return path.is_dir() or (path.suffix == ".parquet" and path.is_file())
 
 
-def prepare_parquet(
-    path: Path,
-    data_dir: str | Path,
-    tokenizer: Tokenizer,
-    sizes: tuple[int | None, int | None],
-    processes: int | None,
-    note: str | None = None,
-) -> Prepared:
-    """Parquet files of one's own as shards, in the order of their names. The first shard is to
-    validate on. The set's folder is named for the path and for the content."""
+def of_files(path: Path) -> Text:
+    """Parquet files of one's own, in the order of their names. The first shard is to validate on.
+    The set's folder is named for the path and for the content."""
     import pooch
 
     files = [path]
@@ -95,26 +82,19 @@ def prepare_parquet(
         raise LadderError(f"cannot read {error.filename}: {error.strerror}") from None
     source = hashlib.sha256(" ".join(hashes).encode()).hexdigest()
     name = f"{path.resolve().stem}-{source[:12]}"
-
-    def documents(split: str, start: Position) -> Documents:
-        return own_documents(files, start)
-
-    return _prepare(name, source, ["train"], documents, data_dir, tokenizer, sizes, processes, note)
+    return Text(name, source, ["train"], lambda split, start: own_documents(files, start))
 
 
-def _prepare(
-    name: str,
-    source: str,
-    splits: list[str],
-    documents: Callable[[str, Position], Documents],
+def prepare_text(
+    text: Text,
     data_dir: str | Path,
     tokenizer: Tokenizer,
-    sizes: tuple[int | None, int | None],
+    max_tokens: int | None,
+    shard_tokens: int | None,
     processes: int | None,
     note: str | None = None,
 ) -> Prepared:
-    """The documents of each split, from a position on, as shards."""
-    max_tokens, shard_tokens = sizes
+    """A text as shards: at most so many tokens to train on, so many in a file."""
     for flag, number in (
         ("--max-tokens", max_tokens),
         ("--shard-tokens", shard_tokens),
@@ -128,34 +108,35 @@ def _prepare(
     size = f"at most {max_tokens} tokens, {in_a_file} in a file"
 
     def write(place: Path, tokenizer: Tokenizer) -> dict[str, int]:
-        told = f"{source}, {size}"
-        done = read_progress(place, told, splits) or Done({}, splits[0])
+        told, splits = f"{text.source}, {size}", text.splits
+        done = shards.read_progress(place, told, splits) or shards.Done({}, splits[0])
         counts = done.counts
         for split in splits[splits.index(done.split) :]:
-            done = done if split == done.split else Done(counts, split)
-            read_on = _begun(documents(split, done.document))
+            done = done if split == done.split else shards.Done(counts, split)
+            read_on = _begun(text.documents(split, done.document))
             remove_others(place, counts)
             at_a_time = processes or cores()
-            tokens = tokenized(read_on, tokenizer, data_dir, at_a_time)
+            tokens = shards.tokenized(read_on, tokenizer, data_dir, at_a_time)
             counts = _write_split(
                 place, told, "val" not in splits, done, tokens, max_tokens, in_a_file
             )
         for which in ("train", "val"):
             if not any(f"_{which}_" in file for file in counts):
                 raise LadderError(
-                    f"{name} gave only {sum(counts.values())} tokens, none for {which}; "
+                    f"{text.name} gave only {sum(counts.values())} tokens, none for {which}; "
                     "choose smaller shards by --shard-tokens"
                 )
-        progress_path(place).unlink(missing_ok=True)
+        shards.progress_path(place).unlink(missing_ok=True)
         # With --max-tokens the last file was not read to its end.
         shutil.rmtree(place.with_name(UNREAD), ignore_errors=True)
         return counts
 
-    wanted = None if sizes == (None, None) else size
-    return use_or_make(name, data_dir, tokenizer, source, write, note, size=size, wanted=wanted)
+    wanted = None if max_tokens is shard_tokens is None else size
+    where = text.name, data_dir, tokenizer, text.source
+    return use_or_make(*where, write, note, size=size, wanted=wanted)
 
 
-def _begun(documents: Documents) -> Documents:
+def _begun(documents: shards.Documents) -> shards.Documents:
     """The documents, the first of them read already: where that fails, the files of an earlier set
     are still there."""
     iterator = iter(documents)
@@ -166,8 +147,8 @@ def _write_split(
     place: Path,
     source: str,
     first_is_val: bool,
-    done: Done,
-    tokens: Tokens,
+    done: shards.Done,
+    tokens: shards.Tokens,
     max_tokens: int | None,
     shard_tokens: int,
 ) -> dict[str, int]:
@@ -188,9 +169,9 @@ def _write_split(
         return place.with_name(f"{place.name}_{which}_{i:06d}.bin")
 
     def save(counts: dict[str, int], document: Position, cut: int) -> None:
-        save_progress(place, source, Done(others | counts, split, document, cut))
+        shards.save_progress(place, source, shards.Done(others | counts, split, document, cut))
 
-    return others | write_shards(
+    return others | shards.write_shards(
         tokens,
         path_of,
         shard_tokens=shard_tokens,
@@ -201,14 +182,14 @@ def _write_split(
     )
 
 
-def prepare_ready(name: str, shards: int, data_dir: str | Path) -> Prepared:
+def prepare_ready(name: str, count: int, data_dir: str | Path) -> Prepared:
     """Shards that are tokenized already: the one to validate on, and the first so many to train
     on. Those that are here are not downloaded again, and after an interruption they are a smaller
     set. Raises LadderError."""
     if name not in READY:
         raise LadderError(f"there are no shards of {name}, only of {' and '.join(READY)}")
-    if shards < 1:
-        raise LadderError(f"--shards must be at least 1, not {shards}")
+    if count < 1:
+        raise LadderError(f"--shards must be at least 1, not {count}")
     text, (repository, prefix) = HUB_TEXTS[name], READY[name]
     source = f"{text.repository} {text.splits}"
 
@@ -217,13 +198,13 @@ def prepare_ready(name: str, shards: int, data_dir: str | Path) -> Prepared:
 
     def write(place: Path, tokenizer: Tokenizer) -> dict[str, int]:
         validation = list_files(repository, f"{prefix}val_", ".bin")[:1]
-        training = list_files(repository, f"{prefix}train_", ".bin")[:shards]
-        if len(training) < shards:
-            raise LadderError(f"--shards {shards}: {repository} has {len(training)}")
+        training = list_files(repository, f"{prefix}train_", ".bin")[:count]
+        if len(training) < count:
+            raise LadderError(f"--shards {count}: {repository} has {len(training)}")
         files = (*validation, *training)
         names = {path: f"{place.name}_{path.removeprefix(prefix)}" for path, _ in files}
         remove_others(place, names.values())
-        progress_path(place).unlink(missing_ok=True)  # of other files with the same names
+        shards.progress_path(place).unlink(missing_ok=True)  # of other files with the same names
         counts = {}
         for path, sha256 in files:
             to = f"{place.parent.name}/{names[path]}"
@@ -239,5 +220,5 @@ def prepare_ready(name: str, shards: int, data_dir: str | Path) -> Prepared:
         return counts
 
     tokenizer = get_tokenizer("gpt2", data_dir)
-    size = size_of(shards)
+    size = size_of(count)
     return use_or_make(name, data_dir, tokenizer, source, write, size=size, wanted=size)

@@ -2,7 +2,6 @@
 (karpathy/nanoGPT, train.py)."""
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,7 @@ from ladder.core.common.errors import LadderError
 from trainer.data import token_files
 
 
-class RandomOffsetLoader:
+class RandomOffsetLoader(token_files.Loader):
     """Batches of B rows of T tokens; each row begins at a random position of the text.
 
     A row is T + 1 consecutive tokens of one shard, and every such piece of text is equally likely.
@@ -19,44 +18,20 @@ class RandomOffsetLoader:
     again from the same token on, as it is with the fixed windows of TokenLoader.
 
     Row number n of a run begins where the n-th random number of the seed says. A position is
-    therefore one number, that of the next batch. Of several ranks, each takes every `ranks`-th
-    batch, number `rank` first, and all have the same position: together they see what one process
-    sees.
+    therefore one number, that of the next batch.
     """
 
-    def __init__(
-        self,
-        pattern: str | Path,
-        B: int,
-        T: int,
-        *,
-        vocab: int,
-        seed: int = 0,
-        rank: int = 0,
-        ranks: int = 1,
-        text: str = "",
-    ):
-        if B < 1 or T < 1:
-            raise LadderError(f"B={B} sequences of T={T} tokens: both must be at least 1")
-        self.B, self.T, self.vocab = B, T, vocab
-        self.seed = seed % 2**64
-        self.rank, self.ranks = rank, ranks
-        self._paths = token_files.find_shards(pattern)
-        self._counts = [token_files.read_count(path) for path in self._paths]
-        token_files.refuse_short(self._paths, self._counts, 1, T, text)
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        token_files.refuse_short(self._paths, self._counts, 1, self.T, self.text)
         # The offsets of the shards follow one another; a shard's are below its entry here.
-        self._ends = np.cumsum([count - T for count in self._counts])
-        self.tokens = sum(self._counts)
+        self._ends = np.cumsum([count - self.T for count in self._counts])
         self.reset()
 
     def reset(self) -> None:
         self._batch = 0
 
     def next_batch(self) -> tuple[np.ndarray, np.ndarray]:
-        """inputs (B, T) and targets (B, T), int32; targets[b, t] comes after inputs[b, t].
-
-        Raises LadderError where a token is beyond the vocabulary.
-        """
         offsets = self._offsets(self._batch + self.rank)
         self._batch += self.ranks
         shards = np.searchsorted(self._ends, offsets, side="right")
@@ -84,11 +59,7 @@ class RandomOffsetLoader:
         return self._identity() | {"batch": self._batch}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Continue exactly where another loader's state() was taken.
-
-        Raises LadderError if that loader read other files, or in another order.
-        """
-        token_files.check_position(self._identity(), state)
+        super().restore(state)
         batch = state.get("batch")
         if type(batch) is not int or batch < 0:
             raise LadderError(f"the checkpoint's data position is damaged: batch {batch}")
@@ -102,6 +73,3 @@ class RandomOffsetLoader:
             "seed": self.seed,
             "tokens": self._counts,
         }
-
-
-Loader = token_files.TokenLoader | RandomOffsetLoader

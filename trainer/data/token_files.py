@@ -11,7 +11,9 @@ import glob
 import io
 import os
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -214,17 +216,66 @@ def refuse_short(
             )
 
 
-def check_position(identity: Mapping[str, Any], state: Mapping[str, Any]) -> None:
-    """Raise LadderError where a loader's position is of other data, or of another order."""
-    for key, value in identity.items():
-        if state.get(key) != value:
-            raise LadderError(
-                f"the checkpoint's data position does not fit: {key} was {state.get(key)} and "
-                f"is {value} now; resume with the same data and flags"
-            )
+@dataclass(eq=False)
+class Loader(ABC):
+    """Batches of B rows of T tokens from the files of a pattern.
+
+    Of several ranks, each takes every `ranks`-th batch, number `rank` first, and all have the same
+    position: together they see what one process sees. `text`: as in `refuse_short`.
+    """
+
+    pattern: str | Path
+    B: int
+    T: int
+    _: KW_ONLY
+    vocab: int
+    seed: int = 0
+    rank: int = 0
+    ranks: int = 1
+    text: str = ""
+
+    def __post_init__(self) -> None:
+        if self.B < 1 or self.T < 1:
+            raise LadderError(f"B={self.B} sequences of T={self.T} tokens: both must be at least 1")
+        self.seed %= 2**64
+        self._paths = find_shards(self.pattern)
+        self._counts = [read_count(path) for path in self._paths]
+        self.tokens = sum(self._counts)
+
+    @abstractmethod
+    def reset(self) -> None:
+        """Go back to the first batch."""
+
+    @abstractmethod
+    def next_batch(self) -> tuple[np.ndarray, np.ndarray]:
+        """inputs (B, T) and targets (B, T), int32; targets[b, t] comes after inputs[b, t].
+
+        Raises LadderError where a token is beyond the vocabulary.
+        """
+
+    @abstractmethod
+    def state(self) -> dict[str, Any]:
+        """The position, for restore(): numbers and lists only, for a JSON file."""
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Continue exactly where another loader's state() was taken.
+
+        Raises LadderError if that loader read other files, or in another order.
+        """
+        for key, value in self._identity().items():
+            if state.get(key) != value:
+                raise LadderError(
+                    f"the checkpoint's data position does not fit: {key} was {state.get(key)} and "
+                    f"is {value} now; resume with the same data and flags"
+                )
+
+    @abstractmethod
+    def _identity(self) -> dict[str, Any]:
+        """What must not change for a position to keep its meaning."""
 
 
-class TokenLoader:
+@dataclass(eq=False)
+class TokenLoader(Loader):
     """Batches of B sequences of T tokens from all shards, epoch after epoch.
 
     As in llm.c (llmc/dataloader.h): a batch is a window of B*T + 1 tokens, whose first B*T are the
@@ -233,48 +284,28 @@ class TokenLoader:
     `shuffle`, each epoch takes the shards in a new order, and the windows of each shard in a new
     order. The order depends on the seed and the epoch only, so that a position is three numbers.
 
-    Of several ranks, each takes every `ranks`-th batch, number `rank` first, and all have the same
-    position: together they see what one process sees.
-
     With `llmc_order`, the order is llm.c's own (batch_order.py): a run of llm.c and one here see
     the same batches. A window has then B*T*ranks + 1 tokens, and each rank takes its part of the
     next window of its own order. A position counts the batches of the epoch, since ranks come to
-    shards of different sizes at different times. `text`: as in `refuse_short`.
+    shards of different sizes at different times.
     """
 
-    def __init__(
-        self,
-        pattern: str | Path,
-        B: int,
-        T: int,
-        *,
-        vocab: int,
-        shuffle: bool,
-        seed: int = 0,
-        rank: int = 0,
-        ranks: int = 1,
-        llmc_order: bool = False,
-        text: str = "",
-    ):
-        if B < 1 or T < 1:
-            raise LadderError(f"B={B} sequences of T={T} tokens: both must be at least 1")
-        self.B, self.T, self.vocab, self.shuffle = B, T, vocab, shuffle
-        self.seed = seed % 2**64
-        self.rank, self.ranks = rank, ranks
-        self.llmc_order = llmc_order
-        shared = ranks if llmc_order else 1  # batches of a window
-        self._span = shared * B * T
-        self._first = rank * B * T if llmc_order else 0  # token of a window
-        self._paths = find_shards(pattern)
-        self._counts = [read_count(path) for path in self._paths]
-        refuse_short(self._paths, self._counts, B * shared, T, text)
+    _: KW_ONLY
+    shuffle: bool
+    llmc_order: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        shared = self.ranks if self.llmc_order else 1  # batches of a window
+        self._span = shared * self.B * self.T
+        self._first = self.rank * self.B * self.T if self.llmc_order else 0  # token of a window
+        refuse_short(self._paths, self._counts, self.B * shared, self.T, self.text)
         self._windows = [(count - 1) // self._span for count in self._counts]
         self._order: SeededOrder | LlmcOrder = (
-            LlmcOrder(self._windows, rank)
-            if llmc_order
-            else SeededOrder(self._windows, self.seed if shuffle else None)
+            LlmcOrder(self._windows, self.rank)
+            if self.llmc_order
+            else SeededOrder(self._windows, self.seed if self.shuffle else None)
         )
-        self.tokens = sum(self._counts)
         self.batches = shared * sum(self._windows)  # in an epoch
         self.reset()
 
@@ -282,10 +313,6 @@ class TokenLoader:
         self._go_to(epoch=0, shard=0, batch=0)
 
     def next_batch(self) -> tuple[np.ndarray, np.ndarray]:
-        """inputs (B, T) and targets (B, T), int32; targets[b, t] comes after inputs[b, t].
-
-        Raises LadderError where a token is beyond the vocabulary.
-        """
         if self.llmc_order:
             return self._read_batch()
         self._skip(self.rank)
@@ -313,7 +340,6 @@ class TokenLoader:
         return window[:-1].reshape(self.B, self.T), window[1:].reshape(self.B, self.T)
 
     def state(self) -> dict[str, Any]:
-        """The position, for restore(): numbers and lists only, for a JSON file."""
         shard, batch = self._shard, self._batch
         if self.llmc_order:
             done = self._order.shards(self._epoch)[:shard]
@@ -321,11 +347,7 @@ class TokenLoader:
         return self._identity() | {"epoch": self._epoch, "shard": shard, "batch": batch}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Continue exactly where another loader's state() was taken.
-
-        Raises LadderError if that loader read other files, or in another order.
-        """
-        check_position(self._identity(), state)
+        super().restore(state)
         position: list[Any] = [state.get(key) for key in ("epoch", "shard", "batch")]
         epoch, shard, batch = position
         if not all(type(x) is int and x >= 0 for x in position) or not (shard < len(self._paths)):
@@ -339,7 +361,6 @@ class TokenLoader:
         self._go_to(epoch, shard, batch)
 
     def _identity(self) -> dict[str, Any]:
-        """What must not change for a position to keep its meaning."""
         return {
             "order": "llm.c" if self.llmc_order else None,
             "ranks": self.ranks if self.llmc_order else None,

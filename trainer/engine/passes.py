@@ -6,8 +6,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from trainer.data.random_offsets import Loader
-from trainer.data.token_files import TokenLoader
+from trainer.data.token_files import Loader, TokenLoader
 from trainer.engine.engine import Engine
 from trainer.ranks.group import ALONE, Group
 

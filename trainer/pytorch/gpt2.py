@@ -26,7 +26,7 @@ from torch import Tensor
 from ladder.core.call.arrays import Place, as_array, device_name, place_of
 from ladder.core.call.torch_ops import TORCH
 from ladder.core.common.errors import LadderError
-from ladder.core.contract.binding import Binder, Run, binder
+from ladder.core.contract.binding import Binder, Run
 from ladder.core.contract.ladder import find
 from ladder.core.contract.peers import address
 from trainer.engine import memory
@@ -287,7 +287,7 @@ class _Passes:
 
     def _binder_of(self, call: Call) -> Binder:
         op = find(call.op).op
-        return binder(op, rung_of(self.rungs, call), self.device, op.real_in(self.real), call.dims)
+        return Binder(op, rung_of(self.rungs, call), self.device, op.real_in(self.real), call.dims)
 
 
 class _Differentiated(torch.autograd.Function):  # type: ignore[misc]

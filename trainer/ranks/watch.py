@@ -21,6 +21,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import KW_ONLY, dataclass
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import NamedTuple, NoReturn
@@ -64,6 +65,7 @@ class Progress(NamedTuple):
     waits: bool = False
 
 
+@dataclass(eq=False)
 class Watch:
     """The signs of life between this rank and the ranks that it is connected with.
 
@@ -77,21 +79,17 @@ class Watch:
     advice   tells the user how to go on
     """
 
-    def __init__(
-        self,
-        links: Mapping[int, Connection],
-        names: Mapping[int, str],
-        *,
-        rank: int,
-        patience: float,
-        most: float = float("inf"),
-        shows: bool,
-        end: Callable[[str | None, int], None] = end_process,
-    ) -> None:
+    links: Mapping[int, Connection]
+    names: Mapping[int, str]
+    _: KW_ONLY
+    rank: int
+    patience: float
+    most: float = float("inf")
+    shows: bool
+    end: Callable[[str | None, int], None] = end_process
+
+    def __post_init__(self) -> None:
         self.advice: Callable[[], str] = lambda: ""
-        self._links, self._names = dict(links), names
-        self._rank, self._patience, self._most = rank, patience, most
-        self._shows, self._end = shows, end
         self._main = threading.get_ident()  # the thread that opens the watch
         self._part: tuple[str | None, int, float] = (None, 0, time.monotonic())
         self._waits = False
@@ -124,7 +122,7 @@ class Watch:
         self._leaving.set()
         self._send(LEFT)
         self._thread.join()
-        for link in self._links.values():
+        for link in self.links.values():
             link.close()
 
     def fail(self, message: str, status: int) -> None:
@@ -135,20 +133,20 @@ class Watch:
     def explain(self, error: Exception) -> NoReturn:
         """The main thread has lost a connection: let the thread find out about the rank, and end
         the process. Raises BrokenConnection where it finds nothing."""
-        if self._ended.wait(self._patience + 2 * INTERVAL):
+        if self._ended.wait(self.patience + 2 * INTERVAL):
             self._thread.join()  # it ends the process before it ends itself
         raise BrokenConnection(f"the connection with another rank is broken ({error}); start again")
 
     def _run(self) -> None:
         """Until this rank leaves, or one is lost or hangs."""
-        present = dict(self._links)  # those that have not left
+        present = dict(self.links)  # those that have not left
         heard = dict.fromkeys(present, time.monotonic())
         reports: dict[int, Progress] = {}  # the last of each
         due = 0.0
         while present and not self._leaving.is_set():
             if time.monotonic() >= due:
-                reports[self._rank] = self._report()
-                self._send(ALIVE + json.dumps(reports[self._rank]).encode())
+                reports[self.rank] = self._report()
+                self._send(ALIVE + json.dumps(reports[self.rank]).encode())
                 due = time.monotonic() + INTERVAL
             ready = wait(list(present.values()), timeout=INTERVAL / 4)
             for rank, link in list(present.items()):
@@ -156,11 +154,11 @@ class Watch:
                     heard[rank] = time.monotonic()
                     if not self._listen(rank, link, present, reports):
                         return
-                elif time.monotonic() - heard[rank] > self._patience:
-                    silent = f"{self._names[rank]} has given no sign of life for "
-                    self._lose(f"{silent}{self._patience:g} seconds", rank != 0 or self._shows)
+                elif time.monotonic() - heard[rank] > self.patience:
+                    silent = f"{self.names[rank]} has given no sign of life for "
+                    self._lose(f"{silent}{self.patience:g} seconds", rank != 0 or self.shows)
                     return
-            if self._rank == 0 and (hangs := self._who_hangs(reports)):
+            if self.rank == 0 and (hangs := self._who_hangs(reports)):
                 self._lose(hangs, shows=True)
                 return
 
@@ -188,7 +186,7 @@ class Watch:
         try:
             message = link.recv_bytes(MOST_BYTES)
         except (EOFError, OSError):
-            self._lose(f"{self._names[rank]} has ended without a word", rank != 0 or self._shows)
+            self._lose(f"{self.names[rank]} has ended without a word", rank != 0 or self.shows)
             return False
         if message == LEFT:
             del present[rank]
@@ -196,7 +194,7 @@ class Watch:
         elif message.startswith(FAILED):
             status, _, text = message[len(FAILED) :].decode("utf-8", "replace").partition(" ")
             # Rank 0 shows its own error, and what it passes on.
-            why = text if rank == 0 else f"{self._names[rank]}: {text}"
+            why = text if rank == 0 else f"{self.names[rank]}: {text}"
             self._lose(why, shows=rank != 0, status=int(status))
             return False
         else:
@@ -209,15 +207,15 @@ class Watch:
         least = min((report.parts for report in at_work.values()), default=0)
         behind = [rank for rank, report in sorted(at_work.items()) if report.parts == least]
         if not behind or any(
-            at_work[rank].part is None or at_work[rank].seconds <= self._most for rank in behind
+            at_work[rank].part is None or at_work[rank].seconds <= self.most for rank in behind
         ):
             return None
         first = at_work[behind[0]]
-        names = ", ".join(self._names[rank] for rank in behind)
+        names = ", ".join(self.names[rank] for rank in behind)
         at = f" (in {first.line})" if first.line else ""
         return (
             f"{names}: no progress at {first.part}{at} for {first.seconds:.0f} seconds; if this "
-            f"may take longer, raise --hang-timeout ({self._most:g})"
+            f"may take longer, raise --hang-timeout ({self.most:g})"
         )
 
     def _lose(self, why: str, shows: bool, status: int = LOST) -> None:
@@ -231,7 +229,7 @@ class Watch:
             text = f"{why}; all ranks stop" + (f"; {advice}" if advice else "")
         self._send_failure(text, status)
         self._ended.set()
-        self._end(text if shows else None, status)
+        self.end(text if shows else None, status)
 
     def _send_failure(self, message: str, status: int) -> None:
         self._send(FAILED + f"{status} {message}".encode()[: MOST_BYTES // 2])
@@ -239,6 +237,6 @@ class Watch:
     def _send(self, message: bytes) -> None:
         """To all that are connected; who has gone is noticed by listening."""
         with self._lock:
-            for link in self._links.values():
+            for link in self.links.values():
                 with suppress(OSError):
                     link.send_bytes(message)

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ladder.core.common.errors import LadderError
-from ladder.core.contract.binding import Binder, Run, binder
+from ladder.core.contract.binding import Binder, Run
 from ladder.core.contract.device_code import code_identity
 from ladder.core.contract.ladder import find, find_rung
 from ladder.core.contract.op import DTYPES, REAL, Arg, Op
@@ -106,7 +106,7 @@ class Loaded:
             if place.recorded:
                 raise LadderError(f"{op.name}: call it once at this shape before it is recorded")
             self._admit(place)
-            self._binders[key] = binder(op, self.rung, device, real, dims)
+            self._binders[key] = Binder(op, self.rung, device, real, dims)
         scratch = None
         if place.library == "torch" and place.stream is not None:
             # Of a graph's own, from its pool, or of all calls on a stream.

@@ -5,20 +5,20 @@ import dataclasses
 from pathlib import Path
 
 from ladder.core.adopt.adopt import Options, adopt
-from ladder.core.commands.options import OP_HELP, Commands
+from ladder.core.commands import shared
 from ladder.core.common.errors import LadderError
 from ladder.core.common.files import atomic_write
 from ladder.core.contract import rung_file
 from ladder.core.contract.ladder import find
 
 
-def add_to(commands: Commands) -> None:
+def add_to(commands: shared.Commands) -> None:
     parser = commands.add("adopt", adopt_kernel)
     parser.add_argument("file", help="the .cu file that has it")
     parser.add_argument(
         "kernel", help="its name, or that of the host function that launches several kernels"
     )
-    parser.add_argument("--op", required=True, help=OP_HELP)
+    parser.add_argument("--op", required=True, help=shared.OP_HELP)
     repeated = {
         "--arg": ("THEIRS=OURS", "what an argument of theirs is: an argument of the op, a number, "
                   "nullptr, or an expression such as 'scale[0]'"),

@@ -12,22 +12,7 @@ from typing import Any
 
 from rich.markup import escape
 
-from ladder.core.commands import findings
-from ladder.core.commands.options import (
-    RUNG_HELP,
-    Commands,
-    Output,
-    add_device_options,
-    add_format,
-    add_reference,
-    add_unconfined,
-    console,
-    dtype_of,
-    matching,
-    own_op,
-    shape_of,
-    unconfined,
-)
+from ladder.core.commands import findings, shared
 from ladder.core.common.errors import LadderError
 from ladder.core.contract.device import Device
 from ladder.core.contract.ladder import Ladder
@@ -41,13 +26,13 @@ from ladder.core.show import lint
 from ladder.core.verify import check, sandbox
 
 
-def add_to(commands: Commands) -> None:
+def add_to(commands: shared.Commands) -> None:
     parser = commands.add("check", check_rungs)
     parser.add_argument("op", help="an op, or a layer; with --reference, a .cu file of your own")
-    parser.add_argument("rung", nargs="?", help=f"{RUNG_HELP}; default: all")
-    add_reference(parser)
-    add_unconfined(parser)
-    add_device_options(parser)
+    parser.add_argument("rung", nargs="?", help=f"{shared.RUNG_HELP}; default: all")
+    shared.add_reference(parser)
+    shared.add_unconfined(parser)
+    shared.add_device_options(parser)
     group = parser.add_argument_group("how closely it looks")
     group.add_argument(
         "--seconds",
@@ -82,7 +67,7 @@ def add_to(commands: Commands) -> None:
         "sarif": (findings.as_sarif, "for code scanning"),
     }
     lists = "reports, each on a rung, with an outcome for each shape, type and case"
-    add_format(parser, lists, forms)
+    shared.add_format(parser, lists, forms)
 
     parser = commands.add("lint", lint_files)
     parser.add_argument(
@@ -104,7 +89,7 @@ def check_rungs(options: argparse.Namespace) -> int:
     limited = options.at_most or options.at_least
     if limited and options.rung is None and not options.reference:
         raise LadderError("limits are for one kernel; name it after the op")
-    failed, output = False, Output(options)
+    failed, output = False, shared.Output(options)
     own = next((name for name in (options.rung, options.op) if str(name).endswith(".cu")), "")
     pool = ThreadPoolExecutor(os.cpu_count())
     try:
@@ -134,8 +119,8 @@ def check_rungs(options: argparse.Namespace) -> int:
 def _judge(ladder: Ladder, options: argparse.Namespace) -> tuple[bool, list[str]]:
     """Whether a rung keeps the limits that are given, and a sentence on each."""
     rung = ladder.find(options.rung)
-    dtype = dtype_of(ladder, rung, options, Emulated().target)
-    dims = shape_of(ladder, options) if options.shape else ladder.op.shapes[-1]
+    dtype = shared.dtype_of(ladder, rung, options, Emulated().target)
+    dims = shared.shape_of(ladder, options) if options.shape else ladder.op.shapes[-1]
     given = dtype, dims, options.at_most, options.at_least
     rights = options.unconfined or not rung.is_own_file
     return sandbox.judge(options.reference or ladder.op.name, options.rung, *given, rights)
@@ -148,11 +133,11 @@ def _as_json(report: check.Report, spots: Sequence[Spot]) -> dict[str, Any]:
     return {**found, "coverage": [dataclasses.asdict(spot) for spot in spots]}
 
 
-def _ladders(options: argparse.Namespace, output: Output) -> list[Ladder]:
+def _ladders(options: argparse.Namespace, output: shared.Output) -> list[Ladder]:
     """The ladders of an op or layer. Where a rung is named, those of a layer that have it; says why
     the others are left out. Raises LadderError where none has it."""
     if options.reference:
-        ladder = own_op(options, [options.op] if options.rung is None else [])
+        ladder = shared.own_op(options, [options.op] if options.rung is None else [])
         options.rung = options.op
         return [ladder]
     if options.op.endswith(".cu"):
@@ -160,7 +145,7 @@ def _ladders(options: argparse.Namespace, output: Output) -> list[Ladder]:
             f"{options.op} is a kernel: name its op before it, such as layernorm.forward, or "
             "behind it a function of your own that computes the same, --reference ref.py"
         )
-    found = matching(options.op)
+    found = shared.matching(options.op)
     if options.rung is None or options.rung.endswith(".cu") or len(found) == 1:
         return found
     lacking = [_why_not(ladder, options.rung) for ladder in found]
@@ -184,13 +169,13 @@ Checked = tuple[check.Report, Sequence[Spot]]  # the counts of branches and loop
 
 
 def _check_ladder(
-    ladder: Ladder, options: argparse.Namespace, pool: Executor, output: Output
+    ladder: Ladder, options: argparse.Namespace, pool: Executor, output: shared.Output
 ) -> Iterator[Checked]:
     """The reports, one after the other; the pool compiles what comes next in the meantime."""
     dtypes, name = options.dtype, options.reference or ladder.op.name
-    shapes = [shape_of(ladder, options)] if options.shape else None
+    shapes = [shared.shape_of(ladder, options)] if options.shape else None
     if options.rung is not None and options.rung.endswith(".cu"):
-        options.unconfined = unconfined(options, ladder.find(options.rung))  # it asks once
+        options.unconfined = shared.unconfined(options, ladder.find(options.rung))  # it asks once
         given = dtypes, shapes, options.seconds, options.unconfined
         if options.coverage:
             yield sandbox.cover(name, options.rung, *given)
@@ -224,7 +209,7 @@ def _check_rung(
     shapes: Sequence[Dims] | None,
 ) -> check.Report:
     """The report; until then, a terminal shows what is being checked."""
-    screen = console()
+    screen = shared.console()
     if not screen.is_terminal:
         return check.check(ladder, rung, device, dtypes, shapes)
     name = escape(f"{ladder.op.name} {rung.label}")
@@ -237,7 +222,7 @@ def _check_rung(
 
 
 def _for_device(
-    ladder: Ladder, rung: Rung, device: Device, dtypes: Sequence[str] | None, output: Output
+    ladder: Ladder, rung: Rung, device: Device, dtypes: Sequence[str] | None, output: shared.Output
 ) -> bool:
     """Whether a rung is for this device in any of the real types; says so if it is not."""
     targets = [device.target(DTYPES[dtype]) for dtype in dtypes or ladder.op.reals]
@@ -249,7 +234,7 @@ def _for_device(
 
 
 def _print_report(report: check.Report, verbose: bool, spots: Sequence[Spot]) -> None:
-    screen = console()
+    screen = shared.console()
     text = str(report).replace(f"{Path.cwd()}{os.sep}", "")  # files as they were named
     style = "green" if report.passed else "bold red"
     screen.print(text, style=style, highlight=False, markup=False, soft_wrap=True)

@@ -2,11 +2,11 @@
 
 import argparse
 
-from ladder.core.commands.options import Commands
+from ladder.core.commands import shared
 from ladder.core.show import pages, working_copy
 
 
-def add_to(commands: Commands) -> None:
+def add_to(commands: shared.Commands) -> None:
     parser = commands.add("docs", write_docs)
     parser.add_argument(
         "--check", action="store_true", help="write nothing; status 1 if out of date"

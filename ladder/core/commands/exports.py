@@ -5,14 +5,7 @@ import functools
 import shlex
 from pathlib import Path
 
-from ladder.core.commands.options import (
-    Commands,
-    add_call_options,
-    add_op_and_rung,
-    dtype_of,
-    op_and_rung,
-    shape_of,
-)
+from ladder.core.commands import shared
 from ladder.core.common.errors import LadderError
 from ladder.core.common.files import atomic_write
 from ladder.core.contract.op import DTYPES
@@ -22,10 +15,10 @@ from ladder.core.show import export, export_torch
 SUFFIXES = {"nvcc": ".cu", "torch": ".py"}
 
 
-def add_to(commands: Commands) -> None:
+def add_to(commands: shared.Commands) -> None:
     parser = commands.add("export", export_rung)
-    add_op_and_rung(parser)
-    add_call_options(parser)
+    shared.add_op_and_rung(parser)
+    shared.add_call_options(parser)
     parser.add_argument(
         "--arch", default="sm_90a", help="sm_75, sm_80, sm_90a, ...; default sm_90a"
     )
@@ -48,11 +41,11 @@ def add_to(commands: Commands) -> None:
 
 def export_rung(options: argparse.Namespace) -> int:
     """Write a rung as one file that checks itself, for nvcc or PyTorch; needs no GPU."""
-    ladder, rung = op_and_rung(options)
+    ladder, rung = shared.op_and_rung(options)
     target_of = functools.partial(compiler.typical_target, options.arch)
-    target = target_of(DTYPES[dtype_of(ladder, rung, options, target_of)])
+    target = target_of(DTYPES[shared.dtype_of(ladder, rung, options, target_of)])
     if options.shape:
-        dims = shape_of(ladder, options)
+        dims = shared.shape_of(ladder, options)
     else:
         dims = export.default_shape(ladder.op, rung, target)
     suffix = SUFFIXES[options.to]

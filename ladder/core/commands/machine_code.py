@@ -13,17 +13,7 @@ import numpy as np
 from ladder.core.amd.hip import assembly
 from ladder.core.amd.hip import compiler as hip
 from ladder.core.amd.hip import occupancy as hip_occupancy
-from ladder.core.commands.options import (
-    RUNG_HELP,
-    Commands,
-    add_call_options,
-    add_op_and_rung,
-    console,
-    dtype_of,
-    matching,
-    op_and_rung,
-    shape_of,
-)
+from ladder.core.commands import shared
 from ladder.core.common import machine_code
 from ladder.core.common.errors import CompileError, LadderError
 from ladder.core.contract.ladder import Ladder, find_rung, ladders
@@ -37,10 +27,10 @@ from ladder.core.device.open import compile_for, typical_target
 Takes = TypeVar("Takes")  # what a kernel takes of an SM, or of a compute unit
 
 
-def add_to(commands: Commands) -> None:
+def add_to(commands: shared.Commands) -> None:
     parser = commands.add("compile", compile_rungs)
     parser.add_argument("op", nargs="?", help="an op, or a layer")
-    parser.add_argument("rung", nargs="?", help=f"{RUNG_HELP}; default: all")
+    parser.add_argument("rung", nargs="?", help=f"{shared.RUNG_HELP}; default: all")
     parser.add_argument("--all", action="store_true", help="every rung of every op")
     parser.add_argument(
         "--arch",
@@ -48,7 +38,7 @@ def add_to(commands: Commands) -> None:
         help="architectures, separated by commas: sm_80, sm_90a, gfx942, gfx1100, ...; "
         "default sm_90a",
     )
-    add_call_options(parser)
+    shared.add_call_options(parser)
     parser.add_argument("-v", "--verbose", action="store_true", help="one line for each rung")
 
     for name, run, default, known in (
@@ -56,8 +46,8 @@ def add_to(commands: Commands) -> None:
         ("isa", show_isa, "gfx942", hip.TYPICAL),
     ):
         parser = commands.add(name, run)
-        add_op_and_rung(parser)
-        add_call_options(parser)
+        shared.add_op_and_rung(parser)
+        shared.add_call_options(parser)
         parser.add_argument(
             "--arch", default=default, help=f"{', '.join(known)}; default {default}"
         )
@@ -68,7 +58,7 @@ def compile_rungs(options: argparse.Namespace) -> int:
     """Compile rungs into the cache for architectures of NVIDIA and AMD; needs no GPU."""
     if options.all == (options.op is not None):
         raise LadderError("say what to compile: an op, a layer, or --all")
-    chosen = list(ladders().values()) if options.all else matching(options.op)
+    chosen = list(ladders().values()) if options.all else shared.matching(options.op)
     failed, which = False, options.rung
     for arch in options.arch.split(","):
         jobs = [
@@ -95,7 +85,7 @@ def _plans(
     """For each real type that a rung claims there, its launch at the first shape that it takes."""
     shapes = [*ladder.op.bench.values(), *ladder.op.shapes]
     if options.shape:
-        shapes = [shape_of(ladder, options)]
+        shapes = [shared.shape_of(ladder, options)]
     for dtype in options.dtype or ladder.op.reals:
         target = typical_target(arch, DTYPES[dtype])
         if rung.claims(target):
@@ -143,12 +133,12 @@ def _chosen(
     options: argparse.Namespace, typical_target: Callable[[str, np.dtype], Target]
 ) -> tuple[Rung, Target, LaunchPlan]:
     """The rung, what it is compiled for, and its launch. Raises LadderError where it cannot run."""
-    ladder, rung = op_and_rung(options)
+    ladder, rung = shared.op_and_rung(options)
     if rung.path is None:
         raise LadderError(f"{options.op} {rung.label} is no kernel: it has no machine code")
-    dims = shape_of(ladder, options)
+    dims = shared.shape_of(ladder, options)
     target_of = functools.partial(typical_target, options.arch)
-    target = target_of(DTYPES[dtype_of(ladder, rung, options, target_of)])
+    target = target_of(DTYPES[shared.dtype_of(ladder, rung, options, target_of)])
     plan = rung.plan(dims, target)
     if plan.refusal is not None:
         raise LadderError(f"{options.op} {rung.label} cannot run: {plan.refusal}")
@@ -165,7 +155,7 @@ def _print_code(
 ) -> None:
     """The listing, and what each kernel takes and how many of it run at once."""
     if not options.summary:
-        console().print(machine_code.listing(found, rung.source), soft_wrap=True)
+        shared.console().print(machine_code.listing(found, rung.source), soft_wrap=True)
     launched = {launch.kernel: launch for launch in plan.launches}
     for name, resources in takes.items():
         launch = launched.get(name)

@@ -8,17 +8,7 @@ from rich.markup import escape
 from rich.syntax import Syntax
 from rich.table import Table
 
-from ladder.core.commands.options import (
-    OP_HELP,
-    RUNG_HELP,
-    Commands,
-    Output,
-    add_format,
-    add_op_and_rung,
-    console,
-    matching,
-    op_and_rung,
-)
+from ladder.core.commands import shared
 from ladder.core.common.errors import LadderError
 from ladder.core.contract.ladder import Ladder, find, find_rung, ladders
 from ladder.core.contract.rung_file import Rung
@@ -42,18 +32,20 @@ NEEDS = (
 ALL = "With an op or a layer, the list says on which GPUs and shapes each rung runs."
 
 
-def add_to(commands: Commands) -> None:
+def add_to(commands: shared.Commands) -> None:
     parser = commands.add("list", list_ladders)
     parser.add_argument("op", nargs="?", help="an op (layernorm.forward) or a layer (layernorm)")
-    add_format(parser, "ops with their rungs and what these need")
+    shared.add_format(parser, "ops with their rungs and what these need")
 
     parser = commands.add("show", show)
-    add_op_and_rung(parser)
+    shared.add_op_and_rung(parser)
 
     parser = commands.add("diff", diff)
-    parser.add_argument("op", help=OP_HELP)
+    parser.add_argument("op", help=shared.OP_HELP)
     parser.add_argument(
-        "rung", nargs="?", help=f"{RUNG_HELP}; default: every rung with the one that it grew from"
+        "rung",
+        nargs="?",
+        help=f"{shared.RUNG_HELP}; default: every rung with the one that it grew from",
     )
     parser.add_argument(
         "other", nargs="?", help="the rung to compare it with; default: the one that it grew from"
@@ -68,8 +60,8 @@ def add_to(commands: Commands) -> None:
 
 def list_ladders(options: argparse.Namespace) -> int:
     """Every op and its rungs, or those of one op or layer, and what they need."""
-    chosen = matching(options.op) if options.op else list(ladders().values())
-    output = Output(options)
+    chosen = shared.matching(options.op) if options.op else list(ladders().values())
+    output = shared.Output(options)
     output.add(lambda: _print_list(chosen, options.op is not None), map(_described, chosen))
     output.end()
     return 0
@@ -101,7 +93,7 @@ def _print_list(chosen: Sequence[Ladder], whole: bool) -> None:
     titles = ("rung", "idea", "runs on", "needs")[: 4 if whole else 2]
     trees = [list(source_code.tree(ladder)) for ladder in chosen]
     width = max(len(branch + name) for tree in trees for branch, name, _ in tree)
-    screen, said = console(), ""
+    screen, said = shared.console(), ""
     for ladder, tree in zip(chosen, trees, strict=True):
         screen.print(f"[bold]{ladder.op.name}[/]: {escape(ladder.op.summary)}", highlight=False)
         table = Table(box=None, show_header=whole, pad_edge=True)
@@ -130,7 +122,7 @@ def _print_list(chosen: Sequence[Ladder], whole: bool) -> None:
 
 def show(options: argparse.Namespace) -> int:
     """The source of a rung."""
-    text, language = source_code.source(*op_and_rung(options))
+    text, language = source_code.source(*shared.op_and_rung(options))
     _print_source(text, language, line_numbers=True)
     return 0
 
@@ -166,7 +158,7 @@ def _parent(ladder: Ladder, rung: Rung) -> Rung:
 
 def _print_source(text: str, language: str, line_numbers: bool) -> None:
     """Coloured on a terminal; elsewhere byte for byte, as `patch` and other programs want it."""
-    screen = console()
+    screen = shared.console()
     if screen.is_terminal:
         screen.print(Syntax(text, language, line_numbers=line_numbers, background_color="default"))
     else:

@@ -5,19 +5,7 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from ladder.core.commands.options import (
-    OP_HELP,
-    Commands,
-    Output,
-    add_device_options,
-    add_format,
-    add_reference,
-    add_unconfined,
-    matching,
-    own_op,
-    shape_of,
-    unconfined,
-)
+from ladder.core.commands import shared
 from ladder.core.common.errors import LadderError
 from ladder.core.common.install import install
 from ladder.core.contract.device import Device
@@ -38,13 +26,13 @@ HOW = (
 )
 
 
-def add_to(commands: Commands) -> None:
+def add_to(commands: shared.Commands) -> None:
     parser = commands.add("bench", bench_ladders)
     parser.epilog = HOW
     parser.add_argument("op", nargs="*", help="ops or layers; with --reference, .cu files")
-    add_reference(parser)
-    add_unconfined(parser)
-    add_device_options(parser)
+    shared.add_reference(parser)
+    shared.add_unconfined(parser)
+    shared.add_device_options(parser)
     group = parser.add_argument_group("what is timed")
     group.add_argument("--all", action="store_true", help="every op")
     group.add_argument("--rung", nargs="+", default=[], help="only these; ids or .cu files")
@@ -67,11 +55,11 @@ def add_to(commands: Commands) -> None:
         help="add the times to this file, and compare with those in it; without a name, to "
         f"{results.FOLDER / '<gpu>.json'}, which takes the repository's own rungs only",
     )
-    add_format(parser, "measurements, as doc/results holds them")
+    shared.add_format(parser, "measurements, as doc/results holds them")
 
     parser = commands.add("pick", pick_rung)
-    parser.add_argument("op", nargs="?", help=OP_HELP)
-    add_device_options(parser)
+    parser.add_argument("op", nargs="?", help=shared.OP_HELP)
+    shared.add_device_options(parser)
     group = parser.add_argument_group("which may be chosen")
     group.add_argument("--library", action="store_true", help="vendor libraries may be chosen")
     group.add_argument("--deterministic", action="store_true", help="the same bits every time")
@@ -95,13 +83,13 @@ def bench_ladders(options: argparse.Namespace) -> int:
     if options.save and device.measurable and not device.is_gpu:
         raise LadderError(f"--save keeps times of a GPU only; device {device.name} is not one")
     if options.reference:
-        chosen, options.rung = [own_op(options, options.op)], [*options.op, *options.rung]
+        chosen, options.rung = [shared.own_op(options, options.op)], [*options.op, *options.rung]
     else:
-        chosen = [ladder for name in options.op for ladder in matching(name)]
+        chosen = [ladder for name in options.op for ladder in shared.matching(name)]
     chosen = chosen or (list(ladders().values()) if options.all else [])
     if not chosen:
         raise LadderError("name an op or a layer to measure, or give --all")
-    output = Output(options)
+    output = shared.Output(options)
     if options.peers:
         return _bench_torch(chosen, device, options, output)
     rungs = [chosen[0].find(which) for which in options.rung]
@@ -114,7 +102,7 @@ def bench_ladders(options: argparse.Namespace) -> int:
                     f"--save without a name keeps the repository's own rungs, not {rung.path}; "
                     "name a file: --save mine.json"
                 )
-            rights = unconfined(options, rung)
+            rights = shared.unconfined(options, rung)
             name = options.reference or chosen[0].op.name
             sandbox.require(name, rung, options.device, rights)
     if options.define:
@@ -141,7 +129,7 @@ def bench_ladders(options: argparse.Namespace) -> int:
 
 def _shape(ladder: Ladder, options: argparse.Namespace) -> dict[str, Dims] | None:
     """The shape that --shape gives, by its name; None without."""
-    dims = shape_of(ladder, options)
+    dims = shared.shape_of(ladder, options)
     known = (name for name, bench_dims in ladder.op.bench.items() if bench_dims == dims)
     return {next(known, format_dims(dims)): dims} if options.shape else None
 
@@ -150,7 +138,7 @@ def _keep(
     device: Mapping[str, str | int],
     measurement: results.Measurement,
     options: argparse.Namespace,
-    output: Output,
+    output: shared.Output,
 ) -> None:
     """Print a measurement if it is asked for as JSON, save it, and compare it with the one before
     in a file of the user's own."""
@@ -178,7 +166,7 @@ def _json_file(text: str) -> Path:
 
 
 def _bench_torch(
-    chosen: Sequence[Ladder], device: Device, options: argparse.Namespace, output: Output
+    chosen: Sequence[Ladder], device: Device, options: argparse.Namespace, output: shared.Output
 ) -> int:
     """Time PyTorch at the shapes and in the types at which rungs were measured on such a GPU."""
     if options.rung or options.define:
@@ -238,7 +226,7 @@ def pick_rung(options: argparse.Namespace) -> int:
     if options.op is None:
         raise LadderError("name an op to pick a rung of, or give --save")
     ladder = find(options.op)
-    shapes = [shape_of(ladder, options)] if options.shape else [*ladder.op.bench.values()]
+    shapes = [shared.shape_of(ladder, options)] if options.shape else [*ladder.op.bench.values()]
     for dtype in options.dtype or ladder.op.reals:
         choices = pick.pick(
             ladder,

@@ -85,8 +85,7 @@ def included(source: str, folder: Path) -> dict[Path, bytes]:
 @functools.lru_cache(maxsize=1024)  # all rungs include the same few headers
 def without_comments(text: str) -> str:
     """CUDA C++ without comments, blank lines, and blanks at line ends."""
-    code = _COMMENT_OR_STRING.sub(lambda match: match["string"] or "", text)
-    return "\n".join(line for line in map(str.rstrip, code.splitlines()) if line)
+    return _without_blanks(_COMMENT_OR_STRING.sub(lambda match: match["string"] or "", text))
 
 
 def _without_emulator(code: str) -> str:

@@ -211,7 +211,7 @@ class LaunchLines:
             if line.condition is None or line.condition.evaluate(names)
         ]
         buffers = [
-            Scratch(line.name, line.dtype, _sizes(line.shape, line.text, names))
+            Scratch(line.name, line.dtype, _whole(line.shape.evaluate(names), line.text))
             for line in self.scratch
         ]
         tiles = [_tile_at(line, names) for line in self.tiles]
@@ -334,7 +334,7 @@ def _launch_at(line: _LaunchLine, names: Mapping[str, Value], prefetch: tuple[st
 
 
 def _dim3(value: Value, text: str) -> tuple[int, int, int]:
-    sizes = _whole(value if isinstance(value, tuple) else (value,), text)
+    sizes = _whole(value, text)
     if len(sizes) > 3:
         raise LadderError(f"grid and block have three dimensions at most: {text}")
     x, y, z = (*sizes, 1, 1)[:3]
@@ -342,21 +342,17 @@ def _dim3(value: Value, text: str) -> tuple[int, int, int]:
 
 
 def _tile_at(line: _Shaped, names: Mapping[str, Value]) -> Tile:
-    sizes = _sizes(line.shape, line.text, names)
+    sizes = _whole(line.shape.evaluate(names), line.text)
     if len(sizes) != 2:
         raise LadderError(f"a tile has rows and columns: {line.text}")
     return Tile(line.name, (sizes[0], sizes[1]))
 
 
-def _sizes(shape: Expression, text: str, names: Mapping[str, Value]) -> tuple[int, ...]:
-    value = shape.evaluate(names)
-    return _whole(value if isinstance(value, tuple) else (value,), text)
-
-
-def _whole(values: tuple[Value, ...], text: str) -> tuple[int, ...]:
+def _whole(value: Value, text: str) -> tuple[int, ...]:
+    """A number, or the numbers of a tuple."""
     whole = []
-    for value in values:
-        if not isinstance(value, int) or value < 0:
-            raise LadderError(f"{value!r} is not a whole number from 0 on: {text}")
-        whole.append(int(value))
+    for one in value if isinstance(value, tuple) else (value,):
+        if not isinstance(one, int) or one < 0:
+            raise LadderError(f"{one!r} is not a whole number from 0 on: {text}")
+        whole.append(int(one))
     return tuple(whole)

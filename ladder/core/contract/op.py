@@ -106,6 +106,10 @@ class Arg:
         """The numbers that the expressions of `shape` come to at these dimensions."""
         return tuple(evaluate_whole(expression, dims) for expression in self.shape.split())
 
+    def nbytes(self, dims: Dims, real: np.dtype) -> int:
+        """Its bytes in a run of this real type."""
+        return math.prod(self.resolve_shape(dims)) * resolve_dtype(self.dtype, real).itemsize
+
     @property
     def columns(self) -> tuple[str, ...]:
         """The dimensions along a row; none for a vector."""
@@ -321,12 +325,7 @@ class Op:
         """Bytes that any implementation must move through memory; the floor is this / bandwidth."""
         if self.bytes is not None:
             return self.bytes(dims, np.dtype(real))
-        return sum(
-            math.prod(arg.resolve_shape(dims))
-            * resolve_dtype(arg.dtype, real).itemsize
-            * (2 if arg.role == "inout" else 1)
-            for arg in self.args
-        )
+        return sum(arg.nbytes(dims, real) * (2 if arg.role == "inout" else 1) for arg in self.args)
 
 
 DISTINCT = 1 << 20  # about so many numbers are drawn for a large input

@@ -41,6 +41,7 @@ PARAMETER_KINDS = {b"p": "a pointer", b"f": "floating point", b"i": "an integer"
 SHARED_BYTES = 227 << 10  # that a block can have, as on Hopper
 SHOWN = 3  # problems in an error's message
 UNINITIALISED = "uninitialised shared memory"
+BLOCKS = "nothing that orders the blocks"  # no barrier is a remedy then
 
 Line = tuple[str, int]  # a file and the number of a line in it; 0 where it is not known
 
@@ -55,11 +56,12 @@ class KernelError(LadderError):
     def __init__(self, problems: list[Problem]):
         # A thread that comes too early also reads what is not there yet: the race explains it.
         by_cause = sorted(problems, key=lambda problem: problem.kind == UNINITIALISED)
-        by_place = {
-            (problem.kind, frozenset({(problem.file, problem.line), problem.other})): problem
-            for problem in reversed(by_cause)
-        }
-        found = list(reversed(by_place.values()))
+        by_place: dict[Any, Problem] = {}
+        for problem in by_cause:
+            place = (problem.kind, frozenset({(problem.file, problem.line), problem.other}))
+            if BLOCKS in problem.message or place not in by_place:
+                by_place[place] = problem
+        found = list(by_place.values())
         text = "\n".join(problem.message + problem.excerpt() for problem in found[:SHOWN])
         if len(found) > SHOWN:
             more = len(found) - SHOWN
@@ -389,6 +391,8 @@ class EmulatedKernel:
             f"race on {where}: {_access(now)} {who}, and {_access(before)} {them}{there}, with "
             f"{problem.text.decode()} between them"
         )
+        if BLOCKS in text:
+            return f"{text}; blocks that add to one address need atomicAdd"
         return text + self._explain_race({ACCESSES[now.access], ACCESSES[before.access]}, space)
 
     def _explain_race(self, accesses: set[str], space: str) -> str:

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ladder.core.contract.binding import binder
+from ladder.core.contract.binding import Binder
 from ladder.core.contract.device import Device
 from ladder.core.contract.op import DTYPES, Arg, Dims, Op, resolve_dtype
 from ladder.core.contract.rung_file import Rung
@@ -135,10 +135,7 @@ class BufferSets:
 
     def __init__(self, op: Op, device: Device, real: np.dtype, dims: Dims, seed: int = 0):
         self.op, self.device, self.real, self.dims = op, device, np.dtype(real), dict(dims)
-        one = sum(
-            math.prod(arg.resolve_shape(dims)) * resolve_dtype(arg.dtype, real).itemsize
-            for arg in op.args
-        )
+        one = sum(arg.nbytes(dims, real) for arg in op.args)
         count = min(math.ceil(ROTATED_BYTES / one), MOST_SETS)
         self.bytes = count * one
         inputs = make_inputs(op, dims, self.real, np.random.default_rng(seed))
@@ -169,7 +166,7 @@ class BufferSets:
 
             return bind_arrays(arrays, scalars(self.op), allocate)
 
-        bind_arrays = binder(self.op, rung, self.device, self.real, self.dims)
+        bind_arrays = Binder(self.op, rung, self.device, self.real, self.dims)
         return [bind_set(arrays) for arrays in self.sets]
 
     def run_once(self, call: Callable[[], None]) -> dict[str, np.ndarray]:

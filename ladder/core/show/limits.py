@@ -11,9 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ladder.core.common.errors import LadderError
+from ladder.core.common.install import install
 from ladder.core.contract.ladder import Ladder
-from ladder.core.contract.op import Dims, format_dims
+from ladder.core.contract.op import DTYPES, Dims, format_dims
 from ladder.core.contract.rung_file import Rung
+from ladder.core.device.cuda import compiler, nvrtc
 from ladder.core.emulator.emulated import Emulated
 from ladder.core.emulator.report import LineCount, Report
 from ladder.core.show import trace
@@ -187,6 +189,15 @@ def _uses(run: Run, word: str) -> Costs:
     }
 
 
+def _local_bytes(run: Run, array: str) -> Costs:
+    """What a thread keeps in local memory, as NVRTC compiles the kernel for an H100."""
+    target = compiler.typical_target("sm_90a", DTYPES[run.dtype])
+    constants = run.rung.plan(run.dims, target).constants
+    cubin = compiler.compile_cubin(run.rung, constants, target.real, target.arch)
+    found = compiler.resources(cubin).items()
+    return {f"They are in the machine code of {kernel}.": takes.stack for kernel, takes in found}
+
+
 MEASURES: dict[str, Callable[[Run, str], Costs]] = {
     "sectors": _of_lines(lambda line: line.sectors),
     "sectors per block": _sectors_per_block,
@@ -200,6 +211,7 @@ MEASURES: dict[str, Callable[[Run, str], Costs]] = {
     "barriers": _barriers,
     "calls": _calls,
     "uses": _uses,
+    "local bytes": _local_bytes,
     "steps without a copy": _steps_without_a_copy,
     "early waits": _early_waits,
     "waits for all products": _waits_for_all_products,
@@ -220,6 +232,8 @@ LESSONS = {  # what most kernels that break a limit have to learn
     "loads per multiply-add": "Keep factors in registers, where each serves several outputs.",
     "steps without a copy": "Start the next copy before the products.",
     "waits for all products": "Wait for the products of the step before; those of this one run on.",
+    "local bytes": "An array is in registers only if the compiler knows each index: loops over j "
+    "from 0 to a constant, unrolled.",
     "atomics": "Reduce first: add up in registers or shared memory, and do few atomics at the end.",
 }
 
@@ -243,8 +257,9 @@ def judge(
              Shared bytes are those of a block, barriers those that a thread waits at. Calls are
              those of a function ("calls of tanhf") by all threads. Steps and early waits are those
              of a ring (pictures/ring.py), waits for all products those of one warp. Bytes into a
-             rank are those that come over its link. Uses are the lines of code that
-             have a word ("uses of double").
+             rank are those that come over its link. Uses are the lines of code that have a word
+             ("uses of double"). Local bytes are those of a thread's arrays and spills in machine
+             code; without NVRTC they are not counted, and a sentence says so.
     at_least the least of each measure
 
     Raises LadderError for an unknown measure, and where the kernel cannot run at this shape.
@@ -263,6 +278,9 @@ def judge(
         what, _, array = name.partition(" of ")
         if what not in MEASURES:
             raise LadderError(f"nothing counts {what!r}; there are {', '.join(MEASURES)}")
+        if what == "local bytes" and not nvrtc.installed():
+            kept.append(f"{name}: not counted, NVRTC is not installed: {install('compile')}")
+            continue
         costs = MEASURES[what](run, array)
         total = sum(costs.values())
         text = f"{name}: {total:,.4g}" if total != round(total) else f"{name}: {total:,.0f}"
@@ -278,12 +296,27 @@ def judge(
             lines = [line for line in run.report.lines if array in ("", line.buffer)]
             wasted = any(line.sectors > line.ideal_sectors for line in lines)
             alone = sum(line.sectors - 2 * line.requests for line in lines) < 0  # or one address
-            apart = what == "sectors" and (wasted or alone)
-            lessons = [LESSONS.get(what, about), LESSONS["coalesce"] if apart else ""]
-            broken.append(" ".join([text, *lessons]).rstrip())
+            again = _again(run, array) if what == "sectors" else ""
+            apart = what == "sectors" and (wasted or alone) and not again
+            lessons = [LESSONS.get(what, about), again, LESSONS["coalesce"] if apart else ""]
+            broken.append(" ".join(filter(None, [text, *lessons])))
         else:
             kept.append(text)
     return not broken, broken + kept
+
+
+def _again(run: Run, array: str) -> str:
+    """The line that loads most often what its warp has loaded there before, if one does."""
+    loads = Counter(
+        (access.line, access.kernel, access.block, access.warp, access.offsets)
+        for access in run.report.accesses
+        if (access.space, access.kind, access.buffer) == ("global", "read", array)
+    )
+    return "".join(
+        f"Line {line} loads the same again in each step: load it once, before the loop."
+        for (line, *_), n in loads.most_common(1)
+        if n > 2
+    )
 
 
 def _does(line: LineCount) -> str:

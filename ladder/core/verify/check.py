@@ -27,7 +27,6 @@ ladder/core/verify/tolerance.py derives how far a result may be from the referen
 
 import functools
 import itertools
-import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -229,7 +228,7 @@ def check(
             announce(Outcome(dict(dims), dtype, case, "passed"), report())
             once = brief or (few and place >= FEW_ORDERS)
             calls = CALLS_BEFORE if all(o.status == "refused" for o in outcomes) else 0
-            outcome = check_case(op, rung, device, dtype, dims, case, 0, once, calls, wide)
+            outcome = check_case(op, rung, device, dtype, dims, case, once, calls, wide)
             outcomes.append(outcome)
             status = outcomes[-1].status
             if status == "fault" or (stop_at_failure and status == "failed"):
@@ -332,10 +331,10 @@ def check_case(
     dtype: str,
     dims: Dims,
     case: str = NORMAL,
-    seed: int = 0,
     brief: bool = False,
     calls_before: int = 0,
     wide: bool = True,
+    seed: int = 0,
 ) -> Outcome:
     """Check one shape, dtype and case of the op, under every variant of the device; in the first
     one after `calls_before` in the same storage, with other contents."""
@@ -400,11 +399,7 @@ def gpt2_shape(op: Op, device: Device | None = None) -> Dims:
 
 def _largest_bytes(op: Op, dims: Dims, real: np.dtype) -> int:
     """What the op must move, or its largest array: a gather may touch little of one."""
-    arrays = (
-        math.prod(arg.resolve_shape(dims)) * resolve_dtype(arg.dtype, real).itemsize
-        for arg in op.args
-    )
-    return max(op.least_bytes(dims, real), *arrays)
+    return max(op.least_bytes(dims, real), *(arg.nbytes(dims, real) for arg in op.args))
 
 
 _Run = Callable[..., tuple[dict[str, np.ndarray], float]]  # on a device: outputs, largest error

@@ -41,11 +41,14 @@ def likely_cause(
             f"{unwritten.sum()} of the {wrong.sum()} wrong elements were never written, or come "
             "from memory that was never written"
         )
-    if np.isnan(np.asarray(got[wrong], np.float64)).any():
+    values = np.asarray(got[wrong], np.float64)
+    if np.isnan(values).any():
         return (
             "nan that the kernel computed: 0 / 0, infinity - infinity, 0 * infinity, or arithmetic "
             "with memory that nothing has written"
         )
+    if (abs(values) > 1e38).any():  # the pattern of variables that nothing has set is -1.7e38
+        return "so large: a register or variable that nothing has set, an overflow, or x / 0"
     if before is not None and (cause := _accumulation(got, value, before, wrong)):
         return cause
     if factor := _constant_factor(got, value, wrong):

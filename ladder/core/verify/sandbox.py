@@ -138,6 +138,8 @@ def judge(
 ) -> tuple[bool, list[str]]:
     """Whether a kernel keeps all limits, and a sentence on each (limits.judge), in a child process.
     Raises LadderError where it does what it must not."""
+    if "local bytes" in (*at_most, *at_least) and not unconfined:
+        raise LadderError("local bytes are counted with --unconfined only: NVRTC writes files")
     request = _request(op, path, Emulated.kind, unconfined)
     request |= {"dtype": dtype, "dims": dict(dims)}
     request |= {"at_most": dict(at_most), "at_least": dict(at_least)}

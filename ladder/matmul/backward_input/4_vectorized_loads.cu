@@ -62,7 +62,7 @@ extern "C" __global__ void __launch_bounds__(THREADS * THREADS) matmul_backward_
     const real* __restrict__ dout,    // (N, OC)
     const real* __restrict__ weight,  // (OC, C)
     int N, int C, int OC) {
-    // Four padding columns: rows begin in different banks, and at multiples of 16 bytes.
+    // Four padding columns: rows begin at multiples of 16 bytes. The copy's stores take two passes.
     __shared__ alignas(16) float a[DEPTH][TILE + 4];  // (feature, row of the tile)     of dout
     __shared__ alignas(16) float b[DEPTH][TILE + 4];  // (feature, column of the tile)  of weight
     int x = threadIdx.x % THREADS, y = threadIdx.x / THREADS;

@@ -61,7 +61,7 @@ extern "C" __global__ void __launch_bounds__(THREADS * THREADS) matmul_gelu_forw
     const real* __restrict__ weight,  // (OC, C)
     const real* __restrict__ bias,    // (OC)
     int N, int C, int OC) {
-    // Four padding columns: rows begin in different banks, and at multiples of 16 bytes.
+    // Four padding columns: rows begin at multiples of 16 bytes. The copy's stores take two passes.
     __shared__ alignas(16) float a[DEPTH][TILE + 4];  // (channel, row of the tile)     of inp
     __shared__ alignas(16) float b[DEPTH][TILE + 4];  // (channel, column of the tile)  of weight
     int x = threadIdx.x % THREADS, y = threadIdx.x / THREADS;

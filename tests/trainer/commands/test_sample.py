@@ -23,7 +23,6 @@ from trainer.engine.generation import (
     Generator,
     NoChoice,
     Predictor,
-    choose_token,
     decode_stream,
     encode_prompt,
     generate,
@@ -36,9 +35,9 @@ from trainer.report import printable
 
 
 def draw(logits, temperature, top_k, n=4000):
-    rng = np.random.default_rng(0)
-    tokens = [choose_token(np.array(logits), temperature, top_k, rng) for _ in range(n)]
-    return np.bincount(tokens, minlength=len(logits)) / n
+    how = {"temperature": temperature, "top_k": top_k, "rng": np.random.default_rng(0)}
+    tokens = generate(lambda ids: np.array(logits), [0], n, **how)
+    return np.bincount([*tokens], minlength=len(logits)) / n
 
 
 def test_tokens_come_as_often_as_the_softmax_says():

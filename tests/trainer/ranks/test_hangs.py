@@ -33,7 +33,7 @@ PHASES = {  # what hangs, on which rank, and the place that is named
     "compiling": (engine, "bind", 1, r"the set-up of embedding, embedding\.forward rung 0 .*"),
     "weights": (Engine, "write", 1, "wte of the weights"),
     "evaluating": (scoring, "_submit", 1, "batch 1 of the evaluation"),
-    "sampling": (generation, "choose_token", 0, "token 1 of the sample"),
+    "sampling": (generation, "draw", 0, "token 1 of the sample"),
     "saving": (checkpoint, "_flush", 0, r"\w+\.v of the checkpoint of step 2"),
 }
 
@@ -54,7 +54,7 @@ def test_a_rank_that_hangs_is_named_with_its_place(tmp_path, monkeypatch, phase)
     def hang(*args, **options):
         if threading.current_thread().name == f"rank {victim}":
             for group in groups:
-                group._watch._most = 1.0
+                group._watch.most = 1.0
             released.wait(60)
             raise EOFError("the end of the test")
         return function(*args, **options)

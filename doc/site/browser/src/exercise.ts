@@ -1,5 +1,4 @@
 // What doc/site/exercises.py writes for a kernel. Arrays are base64, little-endian.
-
 import type { Counts } from "./machine";
 import type { Problem } from "./report";
 

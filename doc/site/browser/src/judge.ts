@@ -39,11 +39,10 @@ export async function check(
   tell: (text: string) => void = () => {},
 ): Promise<Verdict> {
   const nothing = { problems: [], notes: [], sites: [], accesses: [], label: "" };
-  const verdict = { ...nothing, status: "failed", message: "" } as Verdict;
+  const verdict: Verdict = { ...nothing, status: "failed", message: "" };
   const deterministic = !(readHeader(source).Deterministic?.[0] ?? "yes").startsWith("no");
   const libraries = new Map<string, Library>();
-  let accesses: Access[] = [];
-  let marks = 0;
+  let counted: Pick<Seen, "accesses" | "marks"> = { accesses: [], marks: 0 };
   let ran = 0;
   try {
     const prepared = (source: string) => prepare(exercise.file, source, emulator.headers.includes);
@@ -78,8 +77,7 @@ export async function check(
       }
       ran++;
       if (index !== exercise.limits.case) continue;
-      accesses = runs[0]!.accesses;
-      marks = runs[0]!.marks;
+      counted = runs[0]!;
       Object.assign(verdict, { ...shown(exercise, runs[0]!), label: one.label });
     }
   } catch (error) {
@@ -87,7 +85,7 @@ export async function check(
     return { ...verdict, message: error.message, problems: error.problems };
   }
   if (!ran) return { ...verdict, status: "refused" };
-  const [broken, kept] = judge(exercise, source, verdict.sites, accesses, marks);
+  const [broken, kept] = judge(exercise, source, verdict.sites, counted);
   if (broken.length) return { ...verdict, message: broken[0]!, notes: [...broken.slice(1), ...kept] };
   return { ...verdict, status: "passed", message: `right at ${ran} shapes and kinds of input`, notes: kept };
 }

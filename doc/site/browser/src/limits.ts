@@ -1,6 +1,7 @@
 // The limits of a puzzle: the measures of ladder/core/show/limits.py that the puzzles use.
 import type { Exercise } from "./exercise";
 import type { Access, Site } from "./report";
+import type { Seen } from "./run";
 import { withoutComments } from "./source";
 
 type Measure = (sites: Site[], accesses: Access[]) => number;
@@ -37,8 +38,7 @@ export function judge(
   { limits, cases, lessons }: Exercise,
   source: string,
   sites: Site[],
-  accesses: Access[],
-  marks: number,
+  { accesses, marks }: Pick<Seen, "accesses" | "marks">,
 ): [string[], string[]] {
   const broken: string[] = [];
   const kept: string[] = [];
@@ -51,10 +51,8 @@ export function judge(
       if (what === "barriers" || what === "calls") return marks;
       const found = MEASURES[what];
       if (!found) throw new Error(`nothing counts ${what}`);
-      return found(
-        mine,
-        accesses.filter(({ site }) => counts(site)),
-      );
+      const requests = accesses.filter(({ site }) => counts(site));
+      return found(mine, requests);
     };
     const count = measure();
     const most = bound === "many" ? "the limit is" : "at least";

@@ -114,11 +114,8 @@ function start(): void {
 
 function wait(): void {
   clearTimeout(patience);
-  patience = setTimeout(() => {
-    fail(
-      `nothing has happened for ${PATIENCE} seconds: a loop without an end, and without a barrier or an access?`,
-    );
-  }, 1000 * PATIENCE);
+  const why = "a loop without an end, and without a barrier or an access?";
+  patience = setTimeout(fail, 1000 * PATIENCE, `nothing has happened for ${PATIENCE} seconds: ${why}`);
 }
 
 function hear(reply: Reply): void {

@@ -1,6 +1,6 @@
 // What a launch was seen to do, in the words of ladder/core/emulator/kernel.py.
 import type { Exercise } from "./exercise";
-import type { Counts, Place, RawProblem, RawRequest, RawResult, RawSite } from "./machine";
+import type { Counts, Place, RawProblem, RawRequest, RawSite } from "./machine";
 import { SECONDS } from "./machine";
 import { withoutComments } from "./source";
 
@@ -42,29 +42,22 @@ export class Words {
     private readonly lines: number[],
   ) {}
 
-  problems(raw: RawResult): Problem[] {
-    return raw.problems.flatMap((problem) => this.problem(problem) ?? []);
-  }
-
-  sites(raw: RawResult): Site[] {
-    return raw.sites.map((site) => ({
+  site(site: RawSite): Site {
+    return {
       ...site,
       line: this.lines[site.pc]!,
       buffer: this.buffer(site),
       space: site.shared ? "shared" : "global",
       kind: this.exercise.accesses[site.access]!,
-    }));
-  }
-
-  accesses(raw: RawResult, sites: Site[]): Access[] {
-    return raw.requests.map(({ site, ...request }) => ({ site: sites[site]!, ...request }));
+    };
   }
 
   private buffer(where: RawSite | RawProblem): string {
     return where.shared || this.names[where.argument] || `argument ${where.argument + 1}`;
   }
 
-  private problem(problem: RawProblem): Problem | undefined {
+  /** Undefined if it is none. */
+  problem(problem: RawProblem): Problem | undefined {
     const kind = this.exercise.kinds[problem.kind]!;
     const line = this.lines[problem.place.pc]!;
     const other = problem.other.pc ? this.lines[problem.other.pc] : undefined;

@@ -6,8 +6,6 @@ import { type Argument, type Geometry, Machine, type Order, type RawResult } fro
 import { type Access, type Problem, type Site, Words } from "./report";
 import type { DeclaredKernel } from "./source";
 
-const UNINITIALISED = "uninitialised shared memory";
-
 /** What a run showed; `results`: its outputs. */
 export interface Seen {
   sites: Site[];
@@ -101,13 +99,13 @@ export class Run {
     }
     const buffers = taken.flatMap((argument) => ("address" in argument ? [argument] : []));
     const words = new Words(this.exercise, this.source, kernel.parameters, buffers, this.library.lines);
-    const problems = words.problems(raw);
+    const problems = raw.problems.flatMap((problem) => words.problem(problem) ?? []);
     if (problems.length) {
       // A thread that comes too early also reads what is not there yet: the race explains it.
-      const first = problems.find(({ kind }) => kind !== UNINITIALISED) ?? problems[0]!;
+      const first = problems.find(({ kind }) => kind !== "uninitialised shared memory") ?? problems[0]!;
       throw this.wrong(first.message, [first, ...problems.filter((problem) => problem !== first)]);
     }
-    const sites = words.sites(raw);
-    return { sites, accesses: words.accesses(raw, sites) };
+    const sites = raw.sites.map((site) => words.site(site));
+    return { sites, accesses: raw.requests.map((request) => ({ ...request, site: sites[request.site]! })) };
   }
 }

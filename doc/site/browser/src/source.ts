@@ -76,9 +76,8 @@ function declarations(statement: string): string {
     .replace(ALIGNMENT, " ")
     .replace(/[; \n]+$/, "")
     .replace(/\b(?:extern|__shared__|static)\b/g, " ")
-    .trim()
-    .split(/\s+/)
-    .join(" ");
+    .replace(/\s+/g, " ")
+    .trim();
   const [first, ...others] = split(words);
   const parts = /^(.+?[\s>*&])\s*(\w+\s*(?:\[.*\])?)$/.exec(first ?? "");
   if (/(?<![=<>!])=(?!=)/.test(words))

@@ -170,4 +170,6 @@ def _import_cupy() -> Any:
     return cupy
 
 
-count = functools.partial(count_gpus, _import_cupy)
+def count() -> int:
+    """How many GPUs CuPy sees; 0 where it cannot tell."""
+    return count_gpus(_import_cupy)

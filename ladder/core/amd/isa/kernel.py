@@ -4,6 +4,7 @@ import math
 import re
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,8 @@ from ladder.core.amd.isa.memory import PACKET, Bytes, Memory, Races, Region, reg
 from ladder.core.amd.isa.program import Code
 from ladder.core.amd.isa.schedule import Schedule
 from ladder.core.amd.isa.translate import steps
-from ladder.core.amd.isa.waves import EXEC, TTMP, Machine, Waves
+from ladder.core.amd.isa.waits import Outstanding
+from ladder.core.amd.isa.waves import EXEC, SCALARS, TTMP, UNSET, Machine, Waves
 from ladder.core.common.errors import LadderError
 from ladder.core.contract.device import aligned_empty
 from ladder.core.contract.launch_plan import Launch
@@ -23,25 +25,23 @@ _NARROW = re.compile(r"ds_\w+_[uib](8|16)(_|\s)")  # accesses of less than 4 byt
 GARBAGE = 0xA5  # what LDS and scratch memory hold before they are written
 
 
+@dataclass(eq=False)
 class InterpretedKernel:
     """Ready to be called with a launch and its arguments.
 
     names  of the parameters, for messages
     """
 
-    def __init__(
-        self,
-        code: Code,
-        names: Sequence[str],
-        arch: str,
-        lanes: int,
-        lds_bytes: int,
-        time_limit: float,
-    ):
-        self.code, self._names, self._arch, self._lanes = code, names, arch, lanes
-        self._lds_bytes, self._time_limit = lds_bytes, time_limit
-        self._steps = steps(code, arch)
-        narrow = any(_NARROW.match(line.text) for line in code.lines)
+    code: Code
+    names: Sequence[str]
+    arch: str
+    lanes: int
+    lds_bytes: int
+    time_limit: float
+
+    def __post_init__(self) -> None:
+        self._steps = steps(self.code, self.arch)
+        narrow = any(_NARROW.match(line.text) for line in self.code.lines)
         self._granule = 1 if narrow else 4  # bytes of LDS that races are looked for in
 
     def __call__(self, launch: Launch, args: tuple[Any, ...]) -> None:
@@ -53,12 +53,12 @@ class InterpretedKernel:
                 f"{len(args)}"
             )
         lds = self.code.descriptor["group_segment_fixed_size"] + launch.shared
-        if lds > self._lds_bytes:
+        if lds > self.lds_bytes:
             raise LadderError(
-                f"{self.code.name} takes {lds:,} bytes of LDS; {self._arch} has {self._lds_bytes:,}"
+                f"{self.code.name} takes {lds:,} bytes of LDS; {self.arch} has {self.lds_bytes:,}"
             )
         arguments, regions = self._arguments(launch, args)
-        deadline = time.monotonic() + self._time_limit
+        deadline = time.monotonic() + self.time_limit
         blocks, together = math.prod(launch.grid), max(1, MOST_LANES // math.prod(launch.block))
         with np.errstate(all="ignore"):
             for first in range(0, blocks, together):
@@ -77,7 +77,7 @@ class InterpretedKernel:
         for axis, name in enumerate("xyz"):
             hidden[f"hidden_block_count_{name}"] = launch.grid[axis]
             hidden[f"hidden_group_size_{name}"] = launch.block[axis]
-        values = iter(zip(args, self._names, strict=True))
+        values = iter(zip(args, self.names, strict=True))
         for offset, size, kind in layout:
             if kind.startswith("hidden_"):
                 content = hidden.get(kind, 0).to_bytes(size, "little")
@@ -109,7 +109,7 @@ class InterpretedKernel:
         deadline: float,
     ) -> None:
         threads = math.prod(launch.block)
-        per_block = -(-threads // self._lanes)
+        per_block = -(-threads // self.lanes)
         number = len(blocks) * per_block
         scratch = self.code.descriptor["private_segment_fixed_size"]
         room = -(-lds // 16) * 16 + 16
@@ -120,7 +120,7 @@ class InterpretedKernel:
             lds,
             room,
             Races(granules, self._granule, number, len(blocks), self.code.lines),
-            Bytes(np.full(number * self._lanes * scratch, GARBAGE, np.uint8)),
+            Bytes(np.full(number * self.lanes * scratch, GARBAGE, np.uint8)),
             scratch,
         )
         waves = self._start(launch, blocks, per_block, arguments, packet)
@@ -151,17 +151,19 @@ class InterpretedKernel:
         """
         descriptor = self.code.descriptor
         number = len(blocks) * per_block
-        waves = Waves.start(
-            max(descriptor["next_free_vgpr"], 1),
-            self._lanes,
+        waves = Waves(
+            np.full((max(descriptor["next_free_vgpr"], 1), number, self.lanes), UNSET, np.uint32),
+            np.full((SCALARS, number, 1), UNSET, np.uint32),
+            np.zeros((number, 1), bool),
             np.arange(number),
             np.arange(number) // per_block,
+            Outstanding(number),
         )
-        thread = np.arange(per_block * self._lanes).reshape(per_block, self._lanes)
+        thread = np.arange(per_block * self.lanes).reshape(per_block, self.lanes)
         x, y, _ = launch.block
         places = [thread % x, thread // x % y, thread // (x * y)]
         axes = places[: descriptor["system_vgpr_workitem_id"] + 1]
-        if not self._arch.startswith("gfx10"):  # RDNA 2 has a register for each; others, one of all
+        if not self.arch.startswith("gfx10"):  # RDNA 2 has a register for each; others, one of all
             axes = [np.bitwise_or.reduce([place << (10 * i) for i, place in enumerate(axes)])]
         for register, place in enumerate(axes):
             waves.v[register] = np.tile(place.astype(np.uint32), (len(blocks), 1))
@@ -191,7 +193,7 @@ class InterpretedKernel:
         block = np.asarray(blocks)[waves.blocks][:, None]
         gx, gy, _ = launch.grid
         ids = [block % gx, block // gx % gy, block // (gx * gy)]
-        if self._arch.startswith("gfx12"):
+        if self.arch.startswith("gfx12"):
             waves.s[TTMP + 9] = ids[0]
             waves.s[TTMP + 7] = ids[1] | ids[2] << 16
             return waves

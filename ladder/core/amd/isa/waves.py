@@ -27,6 +27,7 @@ SCALARS = 128
 UNSET = 0x7FE5A5A5  # a NaN: what registers hold before they are written
 
 
+@dataclass(eq=False)
 class Waves:
     """
     v       (registers, waves, lanes), vector registers, as uint32; vi and vf are the same bytes
@@ -38,35 +39,19 @@ class Waves:
     pc      the index of the next instruction
     """
 
-    def __init__(
-        self,
-        v: np.ndarray,
-        s: np.ndarray,
-        scc: np.ndarray,
-        ids: np.ndarray,
-        blocks: np.ndarray,
-        outstanding: Outstanding,
-        pc: int = 0,
-    ):
-        self.v, self.s, self.scc = v, s, scc
-        self.vi, self.vf = v.view(np.int32), v.view(np.float32)
-        self.si, self.sf = s.view(np.int32), s.view(np.float32)
-        self.ids, self.blocks, self.pc = ids, blocks, pc
-        self.outstanding = outstanding
-        self.wide = v.shape[2] == 64
-        self.refresh()
+    v: np.ndarray
+    s: np.ndarray
+    scc: np.ndarray
+    ids: np.ndarray
+    blocks: np.ndarray
+    outstanding: Outstanding
+    pc: int = 0
 
-    @classmethod
-    def start(cls, registers: int, lanes: int, ids: np.ndarray, blocks: np.ndarray) -> Waves:
-        number = len(ids)
-        return cls(
-            np.full((registers, number, lanes), UNSET, np.uint32),
-            np.full((SCALARS, number, 1), UNSET, np.uint32),
-            np.zeros((number, 1), bool),
-            ids,
-            blocks,
-            Outstanding(number),
-        )
+    def __post_init__(self) -> None:
+        self.vi, self.vf = self.v.view(np.int32), self.v.view(np.float32)
+        self.si, self.sf = self.s.view(np.int32), self.s.view(np.float32)
+        self.wide = self.v.shape[2] == 64
+        self.refresh()
 
     def __len__(self) -> int:
         return len(self.ids)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import functools
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -248,7 +247,9 @@ def _import_cupy() -> Any:
     return cupy
 
 
-count = functools.partial(count_gpus, _import_cupy)
+def count() -> int:
+    """How many GPUs CuPy sees; 0 where it cannot tell."""
+    return count_gpus(_import_cupy)
 
 
 def _why_no_device(error: Exception, wheel: int) -> str:

@@ -402,9 +402,9 @@ void MemoryModel::report_rank(Worker &worker, const Fiber &fiber, int owner, uin
 
 uint32_t MemoryModel::find_site(const void *pc, const char *shared_name, int argument,
                                 Access access, int bytes) {
-    uint64_t key = (uint64_t)pc;
-    for (uint64_t part : {(uint64_t)shared_name, (uint64_t)argument, (uint64_t)access,
-                          (uint64_t)bytes})
+    uint64_t key = 0;
+    for (uint64_t part : {(uint64_t)pc, (uint64_t)shared_name, (uint64_t)argument,
+                          (uint64_t)access, (uint64_t)bytes})
         key = (key ^ part) * 0x9E3779B97F4A7C15ull, key ^= key >> 29;
     auto [found, fresh] = site_index_.emplace(key, (uint32_t)sites.size());
     if (fresh) {
@@ -421,7 +421,7 @@ uint32_t MemoryModel::find_site(const void *pc, const char *shared_name, int arg
     return found->second;
 }
 
-bool MemoryModel::first_time(ProblemKind kind, const void *pc, const void *other) {
-    uint64_t key = ((uint64_t)pc * 31 + (uint64_t)other) * 31 + kind;
+bool MemoryModel::first_time(ProblemKind kind, const void *pc, const void *other, bool blocks) {
+    uint64_t key = (((uint64_t)pc * 31 + (uint64_t)other) * 31 + kind) * 2 + blocks;
     return reported_.insert(key).second;
 }

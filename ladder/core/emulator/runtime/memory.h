@@ -188,7 +188,7 @@ class MemoryModel {
     void check_rank(Worker &worker, int owner, uint32_t site, const Where &where);
     void report_rank(Worker &worker, const Fiber &fiber, int owner, uint32_t site, bool ended);
     void count(SiteCount &site, const Open &request) const;
-    bool first_time(ProblemKind kind, const void *pc, const void *other);
+    bool first_time(ProblemKind kind, const void *pc, const void *other, bool blocks = false);
     int agent(AgentKind kind, int fiber, int count = 1);
 
     Launch &launch_;

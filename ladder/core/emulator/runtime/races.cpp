@@ -121,7 +121,8 @@ void MemoryModel::check_race(Worker &worker, const Actor &actor, Shadow &shadow,
 
 void MemoryModel::report_race(Worker &worker, const Actor &actor, uint32_t site,
                               const Stamp &before, const Where &where, const char *cause) {
-    if (first_time(RACE, sites[site].pc, sites[before.site].pc))
+    bool blocks = before.block != worker.member().number;  // where a barrier is no remedy
+    if (first_time(RACE, sites[site].pc, sites[before.site].pc, blocks))
         launch_.add(race(worker, actor, site, before, where, cause));
 }
 

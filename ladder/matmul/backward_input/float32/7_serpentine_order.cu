@@ -122,7 +122,7 @@ extern "C" __global__ void __launch_bounds__(THREADS * THREADS, 2) matmul_backwa
     const real* __restrict__ weight,  // (OC, C)
     int N, int C, int OC) {
     // Double buffers: one tile is multiplied while the other is filled. Four padding columns: rows
-    // begin in different banks, and at multiples of 16 bytes.
+    // begin at multiples of 16 bytes. The stores of a transposed copy take two passes.
     __shared__ alignas(16) float a[2][DEPTH][TILE_ROWS + 4];     // (feature, row)     of dout
     __shared__ alignas(16) float b[2][DEPTH][TILE_COLUMNS + 4];  // (feature, column)  of weight
     int x = threadIdx.x % THREADS, y = threadIdx.x / THREADS;

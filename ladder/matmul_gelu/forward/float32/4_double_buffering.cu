@@ -79,7 +79,7 @@ extern "C" __global__ void __launch_bounds__(THREADS * THREADS, 2) matmul_gelu_f
     const real* __restrict__ bias,    // (OC)
     int N, int C, int OC) {
     // Double buffers: one tile is multiplied while the other is filled. Four padding columns: rows
-    // begin in different banks, and at multiples of 16 bytes.
+    // begin at multiples of 16 bytes. The stores of a transposed copy take two passes.
     __shared__ alignas(16) float a[2][DEPTH][TILE + 4];  // (channel, row of the tile)     of inp
     __shared__ alignas(16) float b[2][DEPTH][TILE + 4];  // (channel, column of the tile)  of weight
     int x = threadIdx.x % THREADS, y = threadIdx.x / THREADS;

@@ -8,8 +8,8 @@ import pytest
 
 from ladder.core.amd.isa import floats
 from ladder.core.amd.isa.operands import TYPES
-from ladder.core.amd.isa.waits import waits
-from ladder.core.amd.isa.waves import Waves
+from ladder.core.amd.isa.waits import Outstanding, waits
+from ladder.core.amd.isa.waves import SCALARS, Waves
 from ladder.core.common.errors import LadderError
 from ladder.core.contract.launch_plan import Launch
 from tests.ladder.core.device.isa_programs import compute, kernel
@@ -309,7 +309,9 @@ def test_matrix_cores_have_each_element_in_its_lane(name):
         np.random.default_rng(seed).integers(-8, 9, (2, side, depth)).astype(dtype)
         for seed in range(2)
     )
-    waves = Waves.start(64, lanes, np.arange(2), np.zeros(2, int))
+    registers, scalars = np.zeros((64, 2, lanes), np.uint32), np.zeros((SCALARS, 2, 1), np.uint32)
+    scc, blocks = np.zeros((2, 1), bool), np.zeros(2, int)
+    waves = Waves(registers, scalars, scc, np.arange(2), blocks, Outstanding(2))
     registers = each // 2
     for first, matrix in ((0, a), (registers, b)):
         content = np.zeros((2, lanes, each), dtype)

@@ -73,3 +73,12 @@ def test_a_plain_read_before_a_loop_of_atomic_cas_is_explained(tmp_path):
     assert out == [63]
     with pytest.raises(KernelError, match=r"does no harm.*read by atomicAdd\(address, 0\)"):
         run(device, tmp_path, CAS.replace("FIRST", "*out"), 1, 64, zeros(1, dtype=np.int32))
+
+
+@pytest.mark.parametrize("grid, says", [(1, "no barrier between them"), (3, "need atomicAdd")])
+def test_where_threads_and_blocks_race_a_barrier_is_no_remedy(tmp_path, grid, says):
+    args = zeros(1), array(np.ones(96))
+    source = "    out[0] += inp[blockIdx.x * 32 + threadIdx.x];  // BUG\n"
+    with pytest.raises(KernelError, match=says) as caught:
+        run(Emulated(counting=True), tmp_path, source, grid, 32, *args)
+    assert ("nothing that orders the blocks" in str(caught.value)) == (grid > 1)

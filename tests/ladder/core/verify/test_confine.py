@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from ladder.__main__ import main
-from ladder.core.commands.options import unconfined
+from ladder.core.commands.shared import unconfined
 from ladder.core.common import cache, confine
 from ladder.core.common.errors import LadderError
 from ladder.core.contract.ladder import find, find_rung
