@@ -127,8 +127,7 @@ class Emulated(Device):
     def variant(self, **changes: Any) -> Emulated:
         """The same device with another `warp`, `seed`, `early`, `counting`, `workers`,
         `time_limit`, `trace` or `multiprocessors`; with `zeros`: variables without a value hold 0,
-        and not what no result survives; or, if it counts, `recorded`: the number of a cluster whose
-        events `report()` has, too."""
+        and not what no result survives; if it counts, with `record`: `report()` has timelines."""
         device = Emulated()
         device._use(replace(self._settings, **changes))
         device._warnings = self._warnings

@@ -19,7 +19,7 @@ from ladder.core.contract.launch_plan import Launch
 from ladder.core.contract.peers import Peers, by_value
 from ladder.core.emulator import source, timeline
 from ladder.core.emulator.locate import MISSING, Locator
-from ladder.core.emulator.report import Access, LineCount, Problem, Report, Site
+from ladder.core.emulator.report import Access, LineCount, Problem, Report, Site, Timeline
 from ladder.core.emulator.structures import (
     ACCESSES,
     AGENTS,
@@ -83,7 +83,7 @@ class Settings:
     trace: int
     multiprocessors: int
     zeros: bool = False
-    recorded: int = -1
+    record: bool = False
 
 
 @dataclass
@@ -93,7 +93,7 @@ class Record:
     lines: dict[Site, Counter[str]] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
     accesses: list[Access] = field(default_factory=list)
-    timelines: list[timeline.Timeline] = field(default_factory=list)
+    timelines: list[Timeline] = field(default_factory=list)
 
     def report(self) -> Report:
         lines = [LineCount(**{**vars(site), **counts}) for site, counts in self.lines.items()]
@@ -178,14 +178,14 @@ class EmulatedKernel:
             settings.trace,
             len(buffers),
             bool(launch.prefetch),
-            settings.recorded,
+            settings.record,
             settings.time_limit,
         )
         library = load_runtime()
         array = (CBuffer * len(buffers))(*buffers)
         handle = library.emulator_launch(self._call, pointers, ctypes.byref(options), array)
         try:
-            problems = self._read(library.emulator_result(handle).contents, buffers, options)
+            problems = self._read(library.emulator_result(handle).contents, buffers)
         finally:
             library.emulator_free(handle)
         if problems:
@@ -234,36 +234,29 @@ class EmulatedKernel:
 
     # ---- results -----------------------------------------------------------------------------
 
-    def _read(
-        self, result: CResult, buffers: Sequence[CBuffer], options: COptions
-    ) -> list[Problem]:
+    def _read(self, result: CResult, buffers: Sequence[CBuffer]) -> list[Problem]:
         """Adds a launch's results to the record; returns its problems."""
         if result.printed_bytes:
             printed = ctypes.string_at(result.printed, result.printed_bytes)
             sys.stdout.write(printed.decode(errors="replace"))
         raw = result.problems[: result.problem_count]
         sites = result.sites[: result.site_count]
-        places = [place for problem in raw for place in (problem.place, problem.other)]
         events = result.events[: result.event_count]
-        addresses = {place.pc for place in (*places, *sites, *events) if place.pc}
+        places = [place for problem in raw for place in (problem.place, problem.other)]
+        places += [event.place for event in events]
+        addresses = {place.pc for place in (*places, *sites) if place.pc}
         base = result.library_base
         found = self._locator.find(address - base for address in addresses)
 
         def locate(pc: int | None) -> Line:
             return found[pc - base] if pc else (self._locator.source, 0)
 
-        said = [(p, s) for p in raw if (s := self._problem(p, locate, buffers))]
+        said = [(p, problem) for p in raw if (problem := self._problem(p, locate, buffers))]
         problems = [problem for _, problem in said]
         self._record.problems += problems
-        if options.recorded >= 0:
+        if self._settings.record:
             said.sort(key=lambda pair: pair[1].kind == UNINITIALISED)  # as in KernelError
-            first = (said[0][0], said[0][1].message) if said else None
-
-            def line_of(pc: int | None) -> int:
-                file, line = locate(pc)
-                return line if file == self._locator.source else 0
-
-            seen = timeline.read(self.name, result, options, first, line_of)
+            seen = timeline.read(self.name, events, self._settings.early, said, locate)
             self._record.timelines.append(seen)
         known = [self._site(site, locate) for site in sites]
         for key, site in zip(known, sites, strict=True):

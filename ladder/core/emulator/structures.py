@@ -41,18 +41,6 @@ AGENTS = (  # AgentKind: a thread, or a unit that works for it
     " by memcpy_async",
     " by memcpy_async",
 )
-EVENTS = (  # EventKind
-    "waits",
-    "waited",
-    "meets",
-    "met",
-    "arrives",
-    "loads",
-    "lands",
-    "starts",
-    "joins",
-    "returns",
-)
 Triple = c_uint32 * 3
 
 
@@ -63,7 +51,15 @@ def _fields(**types: Any) -> list[tuple[str, Any]]:
 
 class CPlace(Structure):
     _fields_ = _fields(
-        pc=c_uint64, block=Triple, thread=Triple, access=c_int32, agent=c_int32, event=c_int32
+        pc=c_uint64,
+        block=Triple,
+        thread=Triple,
+        access=c_int32,
+        agent=c_int32,
+        member=c_uint32,
+        warp=c_uint32,
+        lane=c_uint32,
+        serial=c_uint32,
     )
 
 
@@ -105,19 +101,8 @@ class CRequest(Structure):
 
 class CEvent(Structure):
     _fields_ = _fields(
-        pc=c_uint64,
-        lanes=c_uint64,
-        kind=c_int32,
-        warp=c_int32,
-        object=c_int32,
-        phase=c_int32,
-        value=c_int32,
-        padding=c_int32,
+        place=CPlace, kind=c_char_p, of=c_char_p, phase=c_int32, came=c_int32, threads=c_int32
     )
-
-
-class CBarrier(Structure):
-    _fields_ = _fields(name=c_char * 56, member=c_int32, threads=c_int32)
 
 
 class CResult(Structure):
@@ -130,8 +115,6 @@ class CResult(Structure):
         request_count=c_int64,
         events=POINTER(CEvent),
         event_count=c_int64,
-        barriers=POINTER(CBarrier),
-        barrier_count=c_int64,
         printed=c_void_p,
         printed_bytes=c_int64,
         library_base=c_uint64,
@@ -154,7 +137,7 @@ class COptions(Structure):
         trace=c_int32,
         buffer_count=c_int32,
         prefetches=c_int32,
-        recorded=c_int32,
+        record=c_int32,
         time_limit=c_double,
     )
 

@@ -331,13 +331,13 @@ def timeline(
 
 
 def waits(op: str, kernel: int | str, dtype: str = "bfloat16", **dims: int) -> None:
-    """Who waits for whom in one block of a rung, or of a kernel in a string, which may be wrong. It
-    runs in a child process."""
+    """Who waits for whom in a block of a rung, or of a kernel in a string, which may be wrong."""
     rung = rung_of(op, kernel)
+    title = rung.name if rung.number else rung.idea
     with sandbox.as_file(str(kernel)) as path, sandbox.distrusted():
-        seen = sandbox.timeline(op, path, dtype, dims, not rung.is_own_file, 32)
-        title = rung.name if rung.number else rung.idea
-        _draw(wait_pictures.of_timeline(seen, rung.source, title).svg())
+        report = sandbox.trace(op, path, dtype, dims, not rung.is_own_file, record=True)
+        seen = wait_pictures.launch_of(report)
+        _draw(wait_pictures.of_launch(seen, rung.source, title).svg())
 
 
 def deliveries(op: str, kernels: Sequence[int | str], **dims: int) -> None:

@@ -8,9 +8,8 @@ addresses share sectors; lanes that touch addresses far apart need one each, of 
 are moved for nothing. The counts need no GPU, and do not depend on one.
 """
 
-import contextlib
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from rich.table import Table
 from rich.text import Text
@@ -19,14 +18,10 @@ from ladder.core.common.errors import LadderError
 from ladder.core.contract.ladder import Ladder
 from ladder.core.contract.op import Dims
 from ladder.core.contract.rung_file import Rung
-from ladder.core.emulator.emulated import WATCHING_SECONDS, Emulated, KernelError
+from ladder.core.emulator.emulated import Emulated
 from ladder.core.emulator.report import Access, LineCount, Report
-from ladder.core.emulator.timeline import Timeline
 from ladder.core.show import source_code
 from ladder.core.verify.inputs import run_on
-
-# Late and early copies; threads in order, and in another one.
-ORDERS: tuple[dict[str, Any], ...] = ({}, {"early": True}, {"seed": 1}, {"seed": 2, "early": True})
 
 
 def trace(
@@ -48,32 +43,6 @@ def trace(
     device = Emulated(warp=warp, counting=True, trace=keep)
     run_on(device, ladder, rung, dtype, dims or source_code.small_shape(ladder.op))
     return device.report()
-
-
-def timeline(
-    ladder: Ladder, rung: Rung, dtype: str, dims: Dims, warp: Literal[32, 64] = 32
-) -> Timeline:
-    """What the threads of one block, or cluster, do in one run: that in which it does something
-    wrong, of the first of ORDERS that shows it; or the first block.
-
-    Raises LadderError where it cannot run.
-    """
-    runs = []
-    for order in ORDERS:
-        cluster = 0
-        for _ in range(2):  # where another block than the first does it, once more
-            device = Emulated(warp=warp, counting=True, time_limit=WATCHING_SECONDS)
-            device = device.variant(recorded=cluster, **order)
-            with contextlib.suppress(KernelError):
-                run_on(device, ladder, rung, dtype, dims)
-            found = device.report().timelines
-            runs.append(max(found, key=lambda seen: (bool(seen.problem), len(seen.events))))
-            if runs[-1].problem and cluster == runs[-1].failed:
-                return runs[-1]
-            cluster = runs[-1].failed
-            if not runs[-1].problem:
-                break
-    return runs[0]
 
 
 def own_lines(report: Report, rung: Rung) -> list[LineCount]:

@@ -69,7 +69,6 @@ NARROW = (
 )
 STALE = "right in the first call, wrong in call {} in the same storage: something is kept"
 _COPIES = re.compile(r"async|hopper|wgmma|pipeline")  # in a rung with asynchronous copies
-_SYNCHRONISATION = re.compile(r"race on |deadlock: |barrier|under way")  # in a failure's detail
 _QUOTE = re.compile(r"\s*\d+ \| ")  # a line of the source, below a problem that names it
 
 
@@ -152,34 +151,17 @@ class Report:
                 return replace(failure, detail=failure.detail.replace(EVERY, cause))
         return failure
 
-    @property
-    def to_draw(self) -> str:
-        """The command that draws who waits for whom in the first failure; "" where it is of no
-        synchronisation, or no file has the kernel."""
-        first = self.failures[0] if self.failures else None
-        if not first or not self._has_file or not _SYNCHRONISATION.search(first.detail):
-            return ""
-        return f"{self._command('trace', first)} --timeline run.svg"
-
-    @property
-    def _has_file(self) -> bool:
-        return bool(self.which) and (not self.which.endswith(".cu") or Path(self.which).exists())
-
-    def _command(self, name: str, failure: Outcome, options: str = "") -> str:
-        """A command about the kernel at the shape and in the type of a failure."""
+    def _with_command(self, failure: Outcome) -> str:
+        """The failure's detail, with the command that shows it alone, before the tolerance."""
+        if not self.which or (self.which.endswith(".cu") and not Path(self.which).exists()):
+            return failure.detail
         shape = ",".join(f"{name}={size}" for name, size in failure.dims.items())
         call = f" --shape {shape} --dtype {failure.dtype}" if failure.dims else ""
         warp = " --warp 64" if self.device.startswith("emulated, warps of 64") else ""
         of = f"{self.op} {self.which}"
         if self.op.endswith(".py"):
             of = f"{self.which} --reference {self.op}"
-        return f"python -m ladder {name} {of}{call}{options}{warp}"
-
-    def _with_command(self, failure: Outcome) -> str:
-        """The failure's detail, with the command that shows it alone, before the tolerance."""
-        if not self._has_file:
-            return failure.detail
-        command = f"more: {self._command('check', failure, ' --device emulated')} -v"
+        command = f"more: python -m ladder check {of}{call}{warp} --device emulated -v"
         *lines, last = failure.detail.split(INDENT)
         after = [last] if last.startswith(("tolerance:", "rounding:")) else []
         before = lines if after else [*lines, last]

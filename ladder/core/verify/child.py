@@ -3,7 +3,6 @@
 NumPy starts threads, and Linux confines one thread, with those that it starts later.
 """
 
-import dataclasses
 import json
 import signal
 import sys
@@ -26,7 +25,7 @@ def main() -> None:
     try:
         if confined:
             _confine(float(seconds), *confined)
-        from ladder.core.show import limits, trace
+        from ladder.core.show import limits
         from ladder.core.verify import sandbox
 
         def judge(asked: dict[str, Any]) -> dict[str, Any]:
@@ -34,12 +33,8 @@ def main() -> None:
             kept, said = limits.judge(*sandbox.asked(asked), *given)
             return {"kept": kept, "said": said}
 
-        def timeline(asked: dict[str, Any]) -> dict[str, Any]:
-            given = (asked[name] for name in ("dtype", "dims", "warp"))
-            return dataclasses.asdict(trace.timeline(*sandbox.asked(asked), *given))
-
         known = {"seconds": float(seconds), "say": say}
-        tasks = {**sandbox.TASKS, "judge": judge, "timeline": timeline}
+        tasks = {**sandbox.TASKS, "judge": judge}
         say(tasks[task]({**json.load(sys.stdin), **known}))
     except LadderError as error:
         say({"error": str(error)})

@@ -37,10 +37,9 @@ from ladder.core.contract.op import Dims
 from ladder.core.contract.rung_file import MOST_BYTES, Rung
 from ladder.core.device.open import open_device
 from ladder.core.emulator.coverage import Spot
-from ladder.core.emulator.emulated import Emulated
-from ladder.core.emulator.report import Access, LineCount
+from ladder.core.emulator.emulated import WATCHING_SECONDS, Emulated, KernelError
+from ladder.core.emulator.report import Access, Event, LineCount, Timeline
 from ladder.core.emulator.report import Report as Seen
-from ladder.core.emulator.timeline import Timeline
 from ladder.core.verify.check import Outcome, Report
 from ladder.core.verify.check import check as check_here
 from ladder.core.verify.inputs import run_on
@@ -52,6 +51,8 @@ SECONDS = 120.0  # time limit of a check
 # A check launches a kernel at several shapes, and in several orders of its threads. One launch of
 # the emulator that takes a sixth of the check's time, and 10 s, does not leave enough for the rest.
 LAUNCHES, LEAST_SECONDS = 6, 10.0
+# Of a recording: threads in order, and in others; asynchronous copies late, and early.
+ORDERS: tuple[dict[str, Any], ...] = ({}, {"early": True}, {"seed": 1}, {"seed": 2, "early": True})
 HEADERS = (".h", ".cuh", ".hpp", ".hh", ".hxx", ".inl", ".inc", ".cu", ".cpp", ".cc")
 START = (  # not python -m, which finds modules in the current folder, and it may be a stranger's
     "import sys; sys.path = [path for path in sys.path if path]; "
@@ -102,7 +103,8 @@ def trace(
     **settings: int,
 ) -> Seen:
     """The memory accesses of a kernel in one run on the emulator with some `settings` of
-    `Emulated`, in a child process. Raises LadderError where it does what it must not."""
+    `Emulated.variant`, in a child process. Raises LadderError where it does what it must not,
+    unless the settings have `record`: then the timelines show it."""
     request = _request(op, path, Emulated.kind, unconfined)
     request |= {"dtype": dtype, "dims": dict(dims), "settings": settings}
     answer = _in_child_that_lives("trace", request)
@@ -112,19 +114,11 @@ def trace(
             for access in answer["accesses"]
         ]
         lines = [LineCount(**line) for line in answer["lines"]]
-        return Seen(lines, accesses=[Access(**access) for access in accesses])
-
-
-def timeline(
-    op: str | Path, path: str | Path, dtype: str, dims: Dims, unconfined: bool, warp: int
-) -> Timeline:
-    """What the threads of one block of a kernel do, as show/trace.py's `timeline`, in a child
-    process. Raises LadderError where it cannot run."""
-    request = _request(op, path, Emulated.kind, unconfined)
-    request |= {"dtype": dtype, "dims": dict(dims), "warp": warp}
-    answer = _in_child_that_lives("timeline", request)
-    with distrusted():
-        return Timeline.of_json(answer)
+        timelines = [
+            Timeline(**{**launch, "events": [Event(*event) for event in launch["events"]]})
+            for launch in answer["timelines"]
+        ]
+        return Seen(lines, [], [Access(**access) for access in accesses], timelines)
 
 
 def judge(
@@ -420,10 +414,21 @@ def _check_covering(request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _trace(request: Mapping[str, Any]) -> dict[str, Any]:
-    device = Emulated(counting=True, **request["settings"])
-    ladder, rung = asked(request)
-    run_on(device, ladder, rung, request["dtype"], request["dims"])
-    return dataclasses.asdict(device.report())
+    settings, given = request["settings"], (request["dtype"], request["dims"])
+    if not settings.get("record"):
+        device = Emulated(counting=True).variant(**settings)
+        run_on(device, *asked(request), *given)
+        return dataclasses.asdict(device.report())
+    reports = []
+    for order in ORDERS:  # the first that shows something wrong, if one does
+        device = Emulated(counting=True, time_limit=WATCHING_SECONDS).variant(**settings, **order)
+        with suppress(KernelError):
+            run_on(device, *asked(request), *given)
+        reports.append(device.report())
+        if reports[-1].problems:
+            reports = reports[-1:]
+            break
+    return dataclasses.asdict(reports[0])
 
 
 TASKS = {"check": _check, "watch": _check_watching, "cover": _check_covering, "trace": _trace}

@@ -56,7 +56,7 @@ void Worker::start(const AsyncCopy &task) {
                "%s copies %d bytes from %p to %p, which are not both multiples of %d",
                by == MEMCPY ? "memcpy_async" : "cp.async", bytes, (const void *)from, (void *)to,
                bytes);
-    note(STARTS, CP_ASYNC, fiber().copies.committed + 1, bytes, pc);
+    note("starts", "copy", -1, fiber().copies.committed + 1, pc);
     if (MemoryModel *memory = launch->memory.get()) {
         if (given) record(from, given, ACCESS_READ, pc);
         memory->copy(*this, to, bytes, by, pc);
@@ -89,9 +89,6 @@ void Worker::carry_out(const TileCopy &copy) {
         if (copy.way == Way::add) add(array, part, bytes);
     }
     if (copy.way != Way::load) return;
-    if (records())
-        note_slowly(LANDS, copy.barrier->object, copy.barrier->phases, map.box_rows * ROW, copy.pc,
-                    fibers[copy.fiber]);
     copy.barrier->missing_bytes -= map.box_rows * ROW;
     complete(*copy.barrier);
 }
@@ -128,7 +125,7 @@ void emulator_async_wait(int pending_groups) {
     Time groups = worker.fiber().copies.wait(pending_groups, [early](const AsyncCopy &task) {
         if (!early) copy(task);
     });
-    worker.note(JOINS, CP_ASYNC, groups, 0, CALLER);
+    worker.note("joins", "copy", -1, groups, CALLER);
     if (worker.launch->memory) worker.launch->memory->complete_copies(worker, groups);
 }
 
@@ -144,7 +141,7 @@ void emulator_tile_load(void *tile, const void *map, void *barrier, int x, int y
     for (int rank = 0; blocks >> rank; rank++) {
         if (!(blocks >> rank & 1)) continue;
         Mbarrier &counts = worker.find_mbarrier(barrier, rank, CALLER);
-        worker.note(LOADS, counts.object, counts.phases, bytes, CALLER);
+        worker.note("loads", counts, counts.phases, CALLER);
         char *there = worker.members[rank]->shared.begin + place.offset;
         TileCopy copy{there, tiles, x, y, Way::load, &counts, worker.number_of(worker.fiber()),
                       CALLER};
@@ -160,7 +157,7 @@ void emulator_tile_store(const void *map, const void *tile, int x, int y, bool a
     const TileMap &tiles = *(const TileMap *)map;
     int bytes = tiles.box_rows * ROW;
     worker.check_tile(tile, bytes, ACCESS_READ, CALLER);
-    worker.note(STARTS, TMA_STORE, worker.fiber().stores.committed + 1, bytes, CALLER);
+    worker.note("starts", "TMA store", -1, worker.fiber().stores.committed + 1, CALLER);
     if (MemoryModel *memory = worker.launch->memory.get())
         memory->store_tile(worker, (const char *)tile, bytes, CALLER);
     worker.fiber().stores.start({(char *)tile, tiles, x, y, add ? Way::add : Way::store, nullptr,
@@ -173,7 +170,7 @@ void emulator_tile_store_wait(int pending_groups) {
     Worker &worker = *this_worker;
     Time groups = worker.fiber().stores.wait(
         pending_groups, [&](const TileCopy &store) { worker.carry_out(store); });
-    worker.note(JOINS, TMA_STORE, groups, 0, CALLER);
+    worker.note("joins", "TMA store", -1, groups, CALLER);
     if (worker.launch->memory) worker.launch->memory->complete_stores(worker, groups);
 }
 

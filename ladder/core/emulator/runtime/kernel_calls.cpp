@@ -71,9 +71,9 @@ int emulator_barrier(int predicate) {
     worker.fiber().predicate = predicate;
     int block = worker.fiber().member;
     unsigned phase = worker.member().meetings;
-    worker.note(MEETS, block, phase, 0, CALLER);
+    worker.note("meets", "__syncthreads", block, phase, CALLER);
     worker.yield(State::at_barrier, CALLER);
-    worker.note(MET, block, phase, 0, CALLER);
+    worker.note("waited", "__syncthreads", block, phase, CALLER);
     return worker.member().barrier_result;
 }
 

@@ -50,8 +50,7 @@ extern "C" EMULATOR_EXPORT Launch *emulator_launch(void (*kernel)(void **), void
     }
     if (options->count) launch->memory = std::make_unique<MemoryModel>(*launch, blocks);
 
-    if (options->count && options->recorded >= 0)
-        launch->recording = std::make_unique<Recording>();
+    launch->records = options->count && options->record;
 
     unsigned workers = std::min<unsigned>(options->count ? 1 : options->workers, clusters);
 #ifdef __wasm__  // one worker, and no threads
@@ -79,12 +78,10 @@ extern "C" EMULATOR_EXPORT Launch *emulator_launch(void (*kernel)(void **), void
         result.requests = launch->memory->requests.data();
         result.request_count = launch->memory->requests.size();
     }
-    if (launch->recording) {
-        result.events = launch->recording->events.data();
-        result.event_count = launch->recording->events.size();
-        result.barriers = launch->recording->barriers.data();
-        result.barrier_count = launch->recording->barriers.size();
-    }
+    bool wrong = !launch->problems.empty() || launch->first_events.empty();
+    const std::vector<Event> &events = wrong ? launch->events : launch->first_events;
+    result.events = events.data();
+    result.event_count = events.size();
     result.printed = launch->printed.data();
     result.printed_bytes = launch->printed.size();
     result.library_base = launch->code_begin;

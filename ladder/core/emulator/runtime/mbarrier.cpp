@@ -14,28 +14,16 @@ std::string Worker::name_of(const SharedPlace &place) const {
     return place.array->name;
 }
 
-// "full[0]", or "pipe[0] filled" of a pipeline, which has two for a stage.
-std::string Worker::short_name(const Mbarrier &barrier) const {
-    const SharedArray *array = layout.find(barrier.offset);
-    if (!array) return "shared memory";
-    if (array->bytes <= 8) return array->name;
-    size_t number = (barrier.offset - array->offset) / 8;
-    const char *part = barrier.kind == STAGE_FILLED ? " filled"
-                       : barrier.kind == STAGE_FREED ? " freed" : "";
-    return array->name + ("[" + std::to_string(*part ? number / 2 : number) + "]") + part;
-}
-
 // "the mbarrier full[0]", or "the barrier done", or which part of which pipeline it is.
 std::string Worker::title_of(const Mbarrier &barrier) const {
-    std::string name = short_name(barrier);
-    if (barrier.kind == STAGE_FILLED || barrier.kind == STAGE_FREED) {
-        const SharedArray *array = layout.find(barrier.offset);
-        size_t number = array ? (barrier.offset - array->offset) / 16 : 0;
-        return "stage " + std::to_string(number) + " of the pipeline " +
-               (array ? array->name : name) +
+    const SharedArray *array = layout.find(barrier.offset);
+    std::string name = array ? array->name : "shared memory";
+    size_t number = array ? (barrier.offset - array->offset) / 8 : 0;
+    if (barrier.kind == STAGE_FILLED || barrier.kind == STAGE_FREED)
+        return "stage " + std::to_string(number / 2) + " of the pipeline " + name +
                (barrier.kind == STAGE_FILLED ? ", which producer_commit fills,"
                                              : ", which consumer_release frees,");
-    }
+    if (array && array->bytes > 8) name += "[" + std::to_string(number) + "]";
     return (barrier.kind == MBARRIER ? "the mbarrier " : "the barrier ") + name;
 }
 
@@ -74,6 +62,7 @@ Mbarrier &Worker::find_mbarrier(const void *address, int rank, const void *pc,
 // Begins the next phase if nothing is missing in this one.
 void Worker::complete(Mbarrier &barrier) {
     if (barrier.missing_threads || barrier.missing_bytes) return;
+    note("ends", barrier, barrier.phases, nullptr);
     barrier.phases++;
     barrier.missing_threads = barrier.count;
     if (launch->memory) launch->memory->complete_phase(barrier);
@@ -95,8 +84,6 @@ Mbarrier &Worker::init(void *address, int64_t count, BarrierKind kind, const voi
         refuse(BARRIER_MISUSE, pc, "initialises %s for %lld threads", title_of(barrier).c_str(),
                (long long)count);
     barrier.count = barrier.missing_threads = (int)count;
-    if (records())
-        barrier.object = launch->recording->name(short_name(barrier), place.member, (int)count);
     barrier.pc = pc;
     barrier.agent = -1;
     barrier.maker = number_of(fiber());
@@ -109,7 +96,6 @@ Mbarrier &Worker::init(void *address, int64_t count, BarrierKind kind, const voi
 }
 
 void Worker::arrive(Mbarrier &barrier, int64_t threads, int bytes, const void *pc) {
-    note(ARRIVES, barrier.object, barrier.phases, (int)threads, pc);
     if (threads < 1 || barrier.missing_threads < threads)
         refuse(BARRIER_MISUSE, pc,
                "arrives at %s %s before phase %u has ended: %s%d threads have arrived already, and "
@@ -124,6 +110,7 @@ void Worker::arrive(Mbarrier &barrier, int64_t threads, int bytes, const void *p
     if (launch->memory) launch->memory->release(*this, barrier.arrived);
     barrier.missing_bytes += bytes;
     barrier.missing_threads -= (int)threads;
+    note("arrives", barrier, barrier.phases, pc);
     complete(barrier);
     // A thread that hands over a stage lets others use it before it goes on itself.
     bool gives_way = launch->options->early && bytes == 0;
@@ -137,9 +124,9 @@ void Worker::wait(Mbarrier &barrier, int parity, unsigned phase, const void *pc)
     self.phase = phase;
     self.waits_at = &barrier;
     unsigned awaited = parity < 0 ? phase : barrier.phases - !self.must_wait();
-    note(WAITS, barrier.object, awaited, 0, pc);
+    note("waits", barrier, awaited, pc);
     while (self.must_wait()) yield(State::polling, pc);
-    note(WAITED, barrier.object, awaited, 0, pc);
+    note("waited", barrier, awaited, pc);
     self.waits_at = nullptr;
     self.waits++;
     self.last_wait = pc;
@@ -209,12 +196,10 @@ void emulator_named_barrier(int id, int threads) {
                       id, threads, barrier.threads);
     MemoryModel *memory = worker.launch->memory.get();
     int generation = barrier.generation;
+    int member = of_cluster ? -1 : worker.fiber().member;
+    std::string name = of_cluster ? "cluster_barrier" : "barrier " + std::to_string(id);
+    worker.note("meets", name.c_str(), member, generation, CALLER, barrier.arrived + 1, threads);
     barrier.threads = threads;
-    if (worker.records() && barrier.object < 0)
-        barrier.object = worker.launch->recording->name(
-            of_cluster ? "cluster_barrier" : "named barrier " + std::to_string(id),
-            worker.fiber().member, threads);
-    worker.note(MEETS, barrier.object, generation, 0, CALLER);
     if (memory) memory->release(worker, barrier.arriving);
     if (++barrier.arrived == threads) {
         if (of_cluster) worker.check_converged(CALLER);
@@ -225,7 +210,7 @@ void emulator_named_barrier(int id, int threads) {
     Fiber &fiber = worker.fiber();
     fiber.waits_with = &barrier;
     while (barrier.generation == generation) worker.yield(State::polling, CALLER);
-    worker.note(MET, barrier.object, generation, 0, CALLER);
+    worker.note("waited", name.c_str(), member, generation, CALLER, threads, threads);
     fiber.waits_with = nullptr;
     if (memory) memory->acquire(worker, barrier.opened);
 }

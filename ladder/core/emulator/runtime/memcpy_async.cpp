@@ -13,7 +13,7 @@ using namespace emulator;
 static constexpr size_t MOST_PIECE = 16;  // bytes that a thread copies at once
 
 void Worker::start(const CountedCopy &copy) {
-    note(LOADS, copy.barrier->object, copy.barrier->phases, (int)copy.bytes, copy.pc);
+    note("loads", *copy.barrier, copy.barrier->phases, copy.pc);
     for (size_t at = 0; at < copy.bytes; at += copy.stride) {
         // A wild address shows here, in the thread that has it, and not when the copy is made.
         (void)*(const volatile char *)(copy.from + at);
@@ -32,9 +32,6 @@ void Worker::carry_out(const CountedCopy &copy) {
         std::memcpy(copy.to + at, copy.from + at, copy.piece);
         copy.barrier->missing_bytes -= copy.piece;
     }
-    if (records())
-        note_slowly(LANDS, copy.barrier->object, copy.barrier->phases, (int)copy.bytes, copy.pc,
-                    fibers[copy.fiber]);
     complete(*copy.barrier);
 }
 

@@ -32,7 +32,8 @@ struct Place {
     uint32_t thread[3] = {};
     int32_t access = -1;  // emulator::Access, or -1
     AgentKind agent = THREAD;
-    int32_t event = -1;  // of the recording: the last one of this thread before; -1: there is none
+    uint32_t member = 0, warp = 0, lane = 0;  // member: the block, of its cluster
+    uint32_t serial = 0;  // of an access to memory, or the next one; 0: outside of a recording
 };
 
 // A piece of memory: a buffer that was passed as an argument, or an array in shared memory.
@@ -71,32 +72,16 @@ struct Request {
     int64_t offsets[64];  // by lane, in bytes from the start of the memory
 };
 
-// What a thread does at a barrier, or with a unit.
-enum EventKind : int32_t {
-    WAITS,    // at an mbarrier, for the end of a phase
-    WAITED,   // which has come
-    MEETS,    // at a barrier, `phase` of it
-    MET,      // all have come
-    ARRIVES,  // at an mbarrier
-    LOADS,    // starts a copy that an mbarrier counts
-    LANDS,    // that copy
-    STARTS,   // something of a unit, an AgentKind, in its group `phase`
-    JOINS,    // waits until the unit's groups up to `phase` are complete
-    RETURNS
-};
-
+// What a thread does at a barrier or with a unit, or ("ends") what a barrier does; in their order.
 struct Event {
-    const void *pc;
-    uint64_t lanes;  // of the warp; bit i: lane i
-    int32_t kind, warp, object, phase;
-    int32_t value;  // threads that arrive, bytes that are copied; summed over the lanes
-    int32_t padding;
-};
-
-// What events have as their object.
-struct Barrier {
-    char name[56];
-    int32_t member, threads;  // the place of its block in the cluster; threads that a phase counts
+    Place place;
+    // "waits" for the end of a phase, and then "waited"; "arrives"; "meets": both in one; "loads":
+    // starts a copy that a barrier counts; "ends": a phase; "starts" something of a unit, in a group;
+    // "joins": has waited for the groups up to this one; "returns"
+    const char *kind;
+    const char *of;         // the name of the barrier, or the unit
+    int32_t phase;          // or group
+    int32_t came, threads;  // to this phase so far, and all that it waits for
 };
 
 struct Result {
@@ -108,8 +93,6 @@ struct Result {
     int64_t request_count;
     const Event *events;
     int64_t event_count;
-    const Barrier *barriers;
-    int64_t barrier_count;
     const char *printed;
     int64_t printed_bytes;
     const void *library_base;

@@ -4,6 +4,7 @@
 #include <deque>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -11,7 +12,6 @@
 #include "emulator/thread.h"
 #include "fiber.h"
 #include "memory.h"
-#include "recording.h"
 #include "results.h"
 
 // Where the kernel has called a function of the runtime. WebAssembly has no return addresses: there
@@ -96,7 +96,6 @@ struct Mbarrier {
     emulator::BarrierKind kind;
     int member;     // whose block's
     size_t offset;  // in its shared memory
-    int object;     // in a recording
     int count;
     int missing_threads, missing_bytes;  // in this phase
     unsigned phases;                     // completed so far
@@ -135,7 +134,6 @@ struct CountedCopy {
 
 struct NamedBarrier {
     int arrived = 0, threads = 0, generation = 0;
-    int object = -1;  // in a recording
     View arriving, opened;  // in counting mode
 };
 
@@ -176,7 +174,7 @@ struct Member {
     std::deque<Mbarrier> mbarriers;
     unsigned number = 0;     // blockIdx as one number, x fastest
     int running = 0;         // threads that have not returned
-    unsigned meetings = 0;   // of all of its threads, so far
+    unsigned meetings = 0;   // of all of them, so far
     int barrier_result = 0;  // of those that came last: how many predicates held
 };
 
@@ -191,7 +189,7 @@ struct Options {
     uint64_t shared_bytes, shared_limit;  // dynamic; and the most that a block may have
     int32_t warp_size, workers, seed, early, count, trace, buffer_count;
     int32_t prefetches;  // whether the kernel starts before the end of the one before it
-    int32_t recorded;    // the cluster whose events are recorded, in counting mode; or -1
+    int32_t record;      // whether Result has events, in counting mode
     double time_limit;  // seconds
 };
 
@@ -210,7 +208,9 @@ struct Launch {
     std::vector<Problem> problems;
     std::string printed;
     std::unique_ptr<MemoryModel> memory;  // in counting mode; then there is one worker
-    std::unique_ptr<Recording> recording;  // where it is asked for
+    bool records = false;                 // until a cluster has ended that did something wrong
+    std::vector<Event> first_events, events;  // of the first cluster, and of the last one
+    std::set<std::string> names;              // of their barriers and units
     Result result;
 
     void add(const Problem &problem);
@@ -248,13 +248,16 @@ class Worker {
     uint64_t at_warp(emulator::WarpOperation operation, uint64_t mask, uint64_t value, int source,
                      const void *pc);
     void record(const void *address, int bytes, emulator::Access access, const void *pc);
-    // An event of the running fiber, or of another.
-    void note(EventKind kind, int object, unsigned phase, int value, const void *pc) {
-        if (records()) note_slowly(kind, object, phase, value, pc, fiber());
+    // What the running thread does, where that is recorded (Event).
+    void note(const char *kind, const Mbarrier &at, unsigned phase, const void *pc) {
+        if (launch->records)
+            note_as(title_of(at), at.member, kind, phase, pc, at.count - at.missing_threads,
+                    at.count);
     }
-    void note_slowly(EventKind kind, int object, unsigned phase, int value, const void *pc,
-                     const Fiber &by);
-    bool records() const { return launch->recording && launch->recording->on; }
+    void note(const char *kind, const char *of, int member, unsigned phase, const void *pc,
+              int came = 0, int threads = 0) {
+        if (launch->records) note_as(of, member, kind, phase, pc, came, threads);
+    }
     void check_converged(const void *pc);
     void check_accumulators(const char *at, int bytes, const void *pc);
     Mbarrier &find_mbarrier(const void *address, int rank, const void *pc,
@@ -275,7 +278,6 @@ class Worker {
     Problem problem(ProblemKind kind, const void *pc);
     Place place(const Fiber &fiber, const void *pc) const;
     std::string title_of(const Mbarrier &barrier) const;
-    std::string short_name(const Mbarrier &barrier) const;
     std::string name_of(const SharedPlace &place) const;
     Fiber &fiber() { return *static_cast<Fiber *>(emulator::current.thread); }
     Member &member() { return *members[fiber().member]; }
@@ -299,6 +301,8 @@ class Worker {
     std::vector<int> running_blocks;  // by rank
 
   private:
+    void note_as(std::string of, int member, const char *kind, unsigned phase, const void *pc,
+                 int came, int threads);
     void prepare();
     void run_cluster(unsigned id);
     void start_cluster(unsigned id);

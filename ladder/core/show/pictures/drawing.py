@@ -8,7 +8,7 @@ browser asks for dark ones, so that one file serves both. Text is readable on ev
 import colorsys
 import functools
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from html import escape
 
 COLOURS = {  # name: light, dark
@@ -143,6 +143,19 @@ class Drawing:
             f'stroke-width="{width:g}"{dash}/>',
             max(y for _, y in points),
         )
+
+    def legend(self, y: float, entries: Iterable[tuple[str, str]]) -> float:
+        """What colours mean: pairs of words and a colour, in lines from the baseline y on; returns
+        the baseline of the last one."""
+        x = float(MARGIN)
+        for words, fill in entries:
+            wide = 34 + 6.3 * len(words)
+            if x + wide - 16 > self.width - MARGIN:
+                x, y = float(MARGIN), y + 19
+            self.box(x, y - 11, 13, 13, fill, "line")
+            self.text(x + 18, y, words, 12)
+            x += wide
+        return y
 
     def cells(
         self, x: float, y: float, size: float, colours: Sequence[Sequence[str]],
