@@ -336,8 +336,7 @@ def waits(op: str, kernel: int | str, dtype: str = "bfloat16", **dims: int) -> N
     title = rung.name if rung.number else rung.idea
     with sandbox.as_file(str(kernel)) as path, sandbox.distrusted():
         report = sandbox.trace(op, path, dtype, dims, not rung.is_own_file, record=True)
-        seen = wait_pictures.launch_of(report)
-        _draw(wait_pictures.of_launch(seen, rung.source, title).svg())
+        _draw(wait_pictures.of_report(report, rung, title).svg())
 
 
 def deliveries(op: str, kernels: Sequence[int | str], **dims: int) -> None:

@@ -37,7 +37,7 @@ from ladder.core.contract.op import Dims
 from ladder.core.contract.rung_file import MOST_BYTES, Rung
 from ladder.core.device.open import open_device
 from ladder.core.emulator.coverage import Spot
-from ladder.core.emulator.emulated import WATCHING_SECONDS, Emulated, KernelError
+from ladder.core.emulator.emulated import Emulated, KernelError
 from ladder.core.emulator.report import Access, Event, LineCount, Timeline
 from ladder.core.emulator.report import Report as Seen
 from ladder.core.verify.check import Outcome, Report
@@ -414,20 +414,15 @@ def _check_covering(request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _trace(request: Mapping[str, Any]) -> dict[str, Any]:
-    settings, given = request["settings"], (request["dtype"], request["dims"])
-    if not settings.get("record"):
-        device = Emulated(counting=True).variant(**settings)
-        run_on(device, *asked(request), *given)
-        return dataclasses.asdict(device.report())
-    reports = []
-    for order in ORDERS:  # the first that shows something wrong, if one does
-        device = Emulated(counting=True, time_limit=WATCHING_SECONDS).variant(**settings, **order)
-        with suppress(KernelError):
-            run_on(device, *asked(request), *given)
+    """The accesses of one run; or what is recorded in the first order that shows a mistake."""
+    reports, records = [], request["settings"].get("record", False)
+    for order in ORDERS if records else ORDERS[:1]:
+        device = Emulated(counting=True).variant(**request["settings"], **order)
+        with suppress(*[KernelError] * records):
+            run_on(device, *asked(request), request["dtype"], request["dims"])
         reports.append(device.report())
         if reports[-1].problems:
-            reports = reports[-1:]
-            break
+            return dataclasses.asdict(reports[-1])
     return dataclasses.asdict(reports[0])
 
 

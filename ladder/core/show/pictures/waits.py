@@ -9,6 +9,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from ladder.core.contract.rung_file import Rung
 from ladder.core.emulator.report import Event, Report, Timeline
 from ladder.core.show.pictures.drawing import GLYPH, MARGIN, Drawing
 
@@ -98,11 +99,13 @@ class Steps:
         """What is under way at the end; and the barriers."""
         stuck = {}
         for start, event in dict.fromkeys(self._begun.values()):
-            wrong = deadlock and event.kind != "starts"
-            self._draw(start, self.end, event, "problem" if wrong else "")
-            if wrong:
-                stuck[event.of, event.phase] = event.threads
-                self._phases.setdefault((event.of, event.phase), Phase(start))
+            at, end, kind = (event.of, event.phase), self.end, ""
+            if deadlock and event.kind != "starts":
+                stuck[at], kind = event.threads, "problem"
+                self._phases.setdefault(at, Phase(start))
+            elif at in self._phases and self._phases[at].over:  # others went first, to the end
+                end = self._phases[at].end
+            self._draw(start, end, event, kind)
         for (of, number), phase in self._phases.items():
             if of.startswith("__syncthreads"):
                 continue
@@ -135,13 +138,9 @@ class Steps:
         self.bars.append(Bar(row, start, end, kind, ", ".join(words), event.line))
 
 
-def launch_of(report: Report) -> Timeline:
-    """Of all launches, the one that does something wrong; or the longest."""
-    return max(report.timelines, key=lambda seen: (bool(seen.problem), len(seen.events)))
-
-
-def of_launch(seen: Timeline, source: str, title: str) -> Drawing:
-    """The picture; `source`: the text of the kernel's file."""
+def of_report(report: Report, rung: Rung, title: str) -> Drawing:
+    """The launch that does something wrong, or the longest one."""
+    seen = max(report.timelines, key=lambda seen: (bool(seen.problem), len(seen.events)))
     run = Steps(seen)
     rows = _rows(run.bars)
     left = MARGIN + 12 + max(map(len, rows.values())) * GLYPH * 12
@@ -179,7 +178,7 @@ def of_launch(seen: Timeline, source: str, title: str) -> Drawing:
         drawing.text(middle[0], above, missing[1], 12, "middle", "red", bold=True)
     kinds = {bar.kind for bar in run.bars}
     y = drawing.legend(y + 20, [KINDS[kind] for kind in KINDS if kind in kinds]) + 12
-    lines, fills = source.splitlines(), {bar.line: KINDS[bar.kind][1] for bar in run.bars}
+    lines, fills = rung.source.splitlines(), {bar.line: KINDS[bar.kind][1] for bar in run.bars}
     for number in sorted(number for number in fills if 0 < number <= len(lines)):
         drawing.box(MARGIN, y, 30, TRACK - 2, fills[number], "line")
         drawing.text(MARGIN + 26, y + 11, str(number), SMALL, "end")

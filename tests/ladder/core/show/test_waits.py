@@ -13,7 +13,7 @@ from ladder.core.emulator import timeline
 from ladder.core.emulator.emulated import Emulated, KernelError
 from ladder.core.show.pictures import waits
 from ladder.core.verify import sandbox
-from tests.ladder.emulation import line, run, zeros
+from tests.ladder.emulation import line, run, rung, zeros
 
 pytestmark = pytest.mark.emulator
 
@@ -46,11 +46,19 @@ def seen(tmp_path, source, steps=4):
     device = Emulated(counting=True).variant(record=True)
     with contextlib.suppress(KernelError):
         run(device, tmp_path, source, 1, 64, zeros(1), np.int32(steps))
-    return device.report().timelines[-1]
+    return device.report()
+
+
+def steps_of(report):
+    return waits.Steps(report.timelines[-1])
+
+
+def drawn(tmp_path, report):
+    return waits.of_report(report, rung(tmp_path, RING), "a ring").svg()
 
 
 def test_a_consumer_goes_on_a_step_after_its_stage_is_filled(tmp_path):
-    bars = waits.Steps(seen(tmp_path, RING)).bars
+    bars = steps_of(seen(tmp_path, RING)).bars
     barriers = {bar.row for bar in bars if isinstance(bar.row, str)}
     assert barriers == {"full[0]", "full[1]", "empty[0]", "empty[1]"}
     assert all(bar.kind != "problem" for bar in bars)
@@ -66,14 +74,14 @@ def test_a_consumer_goes_on_a_step_after_its_stage_is_filled(tmp_path):
 def test_the_two_accesses_of_a_race_are_joined(tmp_path):
     source = re.sub(r"mbarrier_wait\(.*", "", RING)
     found = seen(tmp_path, source, steps=1)
-    marked = {bar.line for bar in waits.Steps(found).bars if bar.kind == "problem"}
+    marked = {bar.line for bar in steps_of(found).bars if bar.kind == "problem"}
     assert marked == {line(source, "WRITE"), line(source, "READ")}
-    picture = waits.of_launch(found, source, "a ring").svg()
-    assert "no barrier" in ["".join(each.itertext()) for each in ET.fromstring(picture).iter()]
+    texts = ["".join(each.itertext()) for each in ET.fromstring(drawn(tmp_path, found)).iter()]
+    assert "no barrier" in texts
 
 
 def test_a_wait_without_an_end_is_the_problem(tmp_path):
-    steps = waits.Steps(seen(tmp_path, RING.replace("mbarrier_arrive(&empty[stage]);", ";")))
+    steps = steps_of(seen(tmp_path, RING.replace("mbarrier_arrive(&empty[stage]);", ";")))
     stuck = [bar for bar in steps.bars if bar.kind == "problem"]
     assert {bar.end for bar in stuck} == {steps.end}
     assert {bar.text.partition(",")[0] for bar in stuck if bar.line} == {"full[0]", "empty[0]"}
@@ -82,13 +90,16 @@ def test_a_wait_without_an_end_is_the_problem(tmp_path):
 def test_what_is_left_out_is_said(tmp_path, monkeypatch):
     monkeypatch.setattr(timeline, "KEPT", 20)
     found = seen(tmp_path, RING, steps=50)
-    assert len(found.events) == 20
-    text = f"{found.left_out:,} more events are left out"
-    assert found.left_out > 100 and text in waits.of_launch(found, RING, "").svg()
+    (launch,) = found.timelines
+    assert len(launch.events) == 20 and launch.left_out > 100
+    assert f"{launch.left_out:,} more events are left out" in drawn(tmp_path, found)
 
 
 def test_an_answer_that_no_kernel_gives_is_refused(tmp_path):
-    found = seen(tmp_path, RING)
-    wrong = dataclasses.replace(found, events=[found.events[3]._replace(kind="?"), *found.events])
+    report = seen(tmp_path, RING)
+    events = report.timelines[0].events
+    report.timelines[0] = dataclasses.replace(
+        report.timelines[0], events=[events[3]._replace(kind="?"), *events]
+    )
     with pytest.raises(LadderError, match="cannot have found"), sandbox.distrusted():
-        waits.of_launch(wrong, RING, "")
+        drawn(tmp_path, report)
