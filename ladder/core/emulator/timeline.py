@@ -1,5 +1,6 @@
 """The events of a cluster, as the runtime records them for each lane (results.h): by warp."""
 
+import itertools
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -51,13 +52,18 @@ def read(
 
 def _of_warps(events: Sequence[Event]) -> list[Event]:
     """The n-th time that the lanes of a warp do the same thing is one event, and so is all that
-    they start of one phase or group."""
-    found: dict[Any, Event] = {}
+    they start of one phase or group. A problem comes right after what its own lane did before."""
+    found: dict[Any, list[Event]] = {}
     times: Counter[Any] = Counter()
+    last: dict[Any, Any] = {}  # of each lane
     for event in events:
-        what = event._replace(lanes=0, came=0)
-        known = what, times[what, event.lanes]
-        times[what, event.lanes] += event.kind not in ("loads", "starts")
-        lanes = found[known].lanes if known in found else 0
-        found[known] = event._replace(lanes=lanes | event.lanes)
-    return list(found.values())
+        lane, what = (event.block, event.warp, event.lanes), event._replace(lanes=0, came=0)
+        known = what, times[what, lane]
+        if event.kind == "problem" and lane in last:
+            found[last[lane]].append(event)
+            continue
+        times[what, lane] += event.kind not in ("loads", "starts")
+        before, *problems = found.get(known, [event])
+        found[known] = [event._replace(lanes=before.lanes | event.lanes), *problems]
+        last[lane] = known
+    return list(itertools.chain.from_iterable(found.values()))
