@@ -23,11 +23,11 @@ def read(
     """The timeline of a launch with these problems."""
     own_file = locate(None)[0]
 
-    def event(place: CPlace, kind: str, of: str, *phase: int) -> Event:
+    def event(place: CPlace, kind: str, of: str, phase: int, came: int, threads: int) -> Event:
         file, line = locate(place.pc)
         lanes = 0 if kind == "ends" else 1 << place.lane  # no lane's doing
         line *= file == own_file
-        return Event(kind, of, *phase, place.member, place.warp, lanes, line)
+        return Event(kind, of, phase, came, threads, place.member, place.warp, lanes, line)
 
     found = []
     for seen in recorded:

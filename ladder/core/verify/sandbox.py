@@ -38,7 +38,7 @@ from ladder.core.contract.rung_file import MOST_BYTES, Rung
 from ladder.core.device.open import open_device
 from ladder.core.emulator.coverage import Spot
 from ladder.core.emulator.emulated import Emulated, KernelError
-from ladder.core.emulator.report import Access, Event, LineCount, Timeline
+from ladder.core.emulator.report import Access, LineCount, Timeline
 from ladder.core.emulator.report import Report as Seen
 from ladder.core.verify.check import Outcome, Report
 from ladder.core.verify.check import check as check_here
@@ -114,10 +114,7 @@ def trace(
             for access in answer["accesses"]
         ]
         lines = [LineCount(**line) for line in answer["lines"]]
-        timelines = [
-            Timeline(**{**launch, "events": [Event(*event) for event in launch["events"]]})
-            for launch in answer["timelines"]
-        ]
+        timelines = [Timeline(**launch) for launch in answer["timelines"]]
         return Seen(lines, [], [Access(**access) for access in accesses], timelines)
 
 

@@ -154,11 +154,8 @@ Problem MemoryModel::race(Worker &worker, const Actor &actor, uint32_t site, con
     if (launch_.records) problem.place.serial = serial_;
     problem.other = worker.place(worker.fibers[before.fiber], theirs.pc);
     problem.other.access = theirs.access;
-    problem.other.serial = 0;
-    if (before.serial >= cluster_start_) {
-        problem.other.agent = agents_[before.agent].kind;
-        problem.other.serial = before.serial;
-    }
+    problem.other.serial = before.serial >= cluster_start_ ? before.serial : 0;
+    if (before.serial >= cluster_start_) problem.other.agent = agents_[before.agent].kind;
     const dim3 &grid = worker.members[0]->block.grid;
     problem.other.block[0] = before.block % grid.x;
     problem.other.block[1] = before.block / grid.x % grid.y;

@@ -61,8 +61,8 @@ class Steps:
         self._free: dict[Any, int] = defaultdict(int)  # when a lane goes on
         self._begun: dict[Any, tuple[int, Event]] = {}  # by lane, or by unit and group
         self._phases: dict[tuple[str, int], Phase] = {}
-        for event in seen.events:
-            self._add(event)
+        for event in seen.events:  # those of a child process are lists
+            self._add(Event._make(event))
         self.end = max([1, *self._free.values()]) + ENDLESS * bool(self._begun)
         self._finish(": deadlock: " in seen.problem)
 
