@@ -55,7 +55,7 @@ def trace_rung(options: argparse.Namespace) -> int:
         sandbox.require(op, rung, "emulated", rights)
     dims = shared.shape_of(ladder, options) if options.shape else source_code.small_shape(ladder.op)
     dtype = shared.dtype_of(ladder, rung, options, Emulated(warp=options.warp).target)
-    title = f"{options.op} {rung.label}, {format_dims(dims)}, {dtype}"
+    title = f"{ladder.op.name} {rung.label}, {format_dims(dims)}, {dtype}"
     if options.timeline:
         if ladder.op.ranks:
             raise LadderError(f"--timeline draws blocks of one GPU; {options.op} is for several")
