@@ -132,10 +132,13 @@ class CharTokenizer(Tokenizer):
 
     @classmethod
     def load(cls, path: str | Path, name: str = "chars") -> CharTokenizer:
+        """From a list, or the tokenizer.json that stands beside a model, in the order of ids."""
         symbols = read_json(path)
         try:
+            if isinstance(symbols, dict):
+                symbols = list(symbols["model"]["vocab"])
             json.dumps(symbols, ensure_ascii=False).encode()  # no half of a surrogate pair
-        except (ValueError, RecursionError) as error:
+        except (KeyError, TypeError, ValueError, RecursionError) as error:
             raise LadderError(f"cannot read the characters in {path}: {error}") from None
         if (
             not isinstance(symbols, list)
@@ -161,15 +164,19 @@ class CharTokenizer(Tokenizer):
         return self.symbols[i].encode("utf-8")
 
 
-def get_tokenizer(name: str, data_dir: str | Path) -> Tokenizer:
-    """The tokenizer `name`, its vocabulary from the data directory, or downloaded.
+def get_tokenizer(name: str, data_dir: str | Path, model: Path | None = None) -> Tokenizer:
+    """The tokenizer `name`, its vocabulary from the folder of a model that a run has left, from the
+    data directory, or downloaded.
 
     Raises DownloadError where the vocabulary is not there and cannot be downloaded.
     """
+    beside = [] if model is None else [model / "merges.txt", model / "tokenizer.json"]
     if name == "gpt2":
-        return GPT2Tokenizer(download.fetch(download.GPT2_MERGES, data_dir))
+        return GPT2Tokenizer(download.fetch(download.GPT2_MERGES, data_dir, *beside[:1]))
     if name == "bytes":
         return ByteTokenizer()
+    if name.startswith("chars") and beside and beside[1].is_file():
+        return CharTokenizer.load(beside[1], name)
     if name == "chars":
         for path in download.places(data_dir, CHARS_VOCABULARY):
             if path.is_file():

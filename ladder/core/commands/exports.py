@@ -58,14 +58,13 @@ def export_rung(options: argparse.Namespace) -> int:
         raise LadderError(f"{path}: a file for {options.to} ends in {suffix}; rename it")
     if rung.path is not None and path.resolve() == rung.path.resolve():
         raise LadderError(f"{path} is the rung itself; give the program another name by -o")
-    to = export if options.to == "nvcc" else export_torch
-    text = to.export(ladder, rung, dims, target)
+    if options.to == "torch":
+        text, next_step = export_torch.export(ladder, rung, dims, target), ["python", str(path)]
+        purpose = "where PyTorch with CUDA and nvcc are, check it with"
+    else:
+        text = export.export(ladder, rung, dims, target, path.name)
+        purpose, next_step = "build it with", export.build_command(path, target)
     with atomic_write(path) as file:
         file.write(text.encode())
-    if options.to == "torch":
-        print(f"written to {path}; where PyTorch with CUDA and nvcc are, check it with")
-        print(shlex.join(["python", str(path)]))
-        return 0
-    print(f"written to {path}; build it with")
-    print(shlex.join(export.build_command(path, target)))
+    print(f"written to {path}; {purpose}\n{shlex.join(next_step)}")
     return 0

@@ -73,7 +73,7 @@ def load(name: str = "libcublas") -> Any:
     except (ImportError, OSError) as error:
         raise LadderError(
             f"cuBLAS does not load ({error}): {install('cuda13')} brings it, or "
-            "'.[cuda12]' for an older driver"
+            "[cuda12] for an older driver"
         ) from None
 
 
