@@ -12,7 +12,7 @@ SAME = 1e-2  # relative: how far ratios may be apart that count as one factor
 WHOLE = 1e-4  # relative: how far a factor may be from a whole number that counts as one
 FACTOR_SHARE = 0.9  # of the wrong elements that one factor must explain
 UNWRITTEN = "no thread writes any element"  # what a cause begins with where the fill is left
-EVERY = "every element is wrong: the formula or an operand"
+EVERY = "every element is wrong: look at what all share (the formula, an operand, a missing step)"
 PERIODS = (128, 64, 32, 16, 8, 4, 2)  # of tiles, lanes and vectors
 
 
