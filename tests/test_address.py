@@ -25,18 +25,8 @@ def test_the_address_is_that_of_pyproject(path):
 
 
 def test_make_address_knows_every_file_that_spells_it_out():
-    find = [
-        "git",
-        "-C",
-        ROOT,
-        "grep",
-        "-lE",
-        f"{UNKNOWN}(/|[.]github)",
-        "--",
-        ":!tests",
-        ":!Makefile",
-    ]
-    found = subprocess.run(find, capture_output=True, text=True, check=False).stdout.split()
+    find = f"git grep -lE {UNKNOWN}[/.] -- :!tests :!Makefile".split()
+    found = subprocess.run(find, cwd=ROOT, capture_output=True, text=True).stdout.split()
     named = re.search(r"^ADDRESSED := (.*)$", (ROOT / "Makefile").read_text(), re.M).group(1)
     assert {*found} <= {*named.split()}
 

@@ -86,8 +86,7 @@ def writable_place(data_dir: str | Path, path: str) -> Path:
 
 
 def fetch(source: Source, data_dir: str | Path, *copies: Path) -> Path:
-    """The path of a file with the right content, downloaded if it is in neither place and none of
-    `copies`.
+    """The path of a file with the right content, downloaded if neither place nor a copy has it.
 
     A file with wrong content is reported on stderr, by name and hash, and replaced once the right
     one has come. Raises DownloadError where the file is not here and cannot be downloaded, and

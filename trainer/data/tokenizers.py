@@ -18,7 +18,7 @@ from ladder.core.common.files import read_json, read_text, write_json
 from trainer.data import download
 
 NAMES = ("gpt2", "bytes", "chars")
-CHARS_VOCABULARY = "tinyshakespeare/chars_vocabulary.json"
+CHARS_VOCABULARY = "chars_vocabulary.json"  # in the folder of a text
 OWN_CHARS = "chars:"  # and the folder of a text of one's own
 END_OF_TEXT = "<|endoftext|>"
 
@@ -170,26 +170,23 @@ def get_tokenizer(name: str, data_dir: str | Path, model: Path | None = None) ->
 
     Raises DownloadError where the vocabulary is not there and cannot be downloaded.
     """
-    beside = [] if model is None else [model / "merges.txt", model / "tokenizer.json"]
+    left = [] if model is None else [model / "merges.txt", model / "tokenizer.json"]
     if name == "gpt2":
-        return GPT2Tokenizer(download.fetch(download.GPT2_MERGES, data_dir, *beside[:1]))
+        return GPT2Tokenizer(download.fetch(download.GPT2_MERGES, data_dir, *left[:1]))
     if name == "bytes":
         return ByteTokenizer()
-    if name.startswith("chars") and beside and beside[1].is_file():
-        return CharTokenizer.load(beside[1], name)
-    if name == "chars":
-        for path in download.places(data_dir, CHARS_VOCABULARY):
+    own = name.startswith(OWN_CHARS)
+    folder = name.removeprefix(OWN_CHARS) if own else "tinyshakespeare"
+    if (own and "/" not in folder) or name == "chars":  # a checkpoint may be a stranger's
+        for path in (*left[1:], *download.places(data_dir, f"{folder}/{CHARS_VOCABULARY}")):
             if path.is_file():
-                return CharTokenizer.load(path)
+                return CharTokenizer.load(path, name)
+    if name == "chars":
         text = read_text(download.fetch(download.TINYSHAKESPEARE, data_dir))
         tokenizer = CharTokenizer.of_text(text)
-        tokenizer.save(download.writable_place(data_dir, CHARS_VOCABULARY))
+        tokenizer.save(download.writable_place(data_dir, f"{folder}/{CHARS_VOCABULARY}"))
         return tokenizer
-    if name.startswith(OWN_CHARS):
-        folder = name.removeprefix(OWN_CHARS)
-        for path in download.places(data_dir, f"{folder}/chars_vocabulary.json"):
-            if "/" not in folder and path.is_file():  # a checkpoint may be a stranger's
-                return CharTokenizer.load(path, name)
+    if own:
         raise LadderError(
             f"the characters of {folder!r} are not in the data directory {data_dir}; name the one "
             "where the text was prepared by --data-dir"
