@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 
 from ladder.core.contract.ladder import Ladder
-from ladder.core.contract.op import Case, Dims, Op, read, shapes, update, write
+from ladder.core.contract.op import TRAINING, Case, Dims, Op, read, shapes, update, write
 from reference import embedding
 
 SHAPES = shapes(
@@ -38,6 +38,13 @@ def runs(dims: Dims, rng: np.random.Generator) -> dict[str, np.ndarray]:
     n, V = dims["B"] * dims["T"], dims["V"]
     found = np.repeat(np.arange(-1, n.bit_length() - 1) % V, 1 << np.arange(n.bit_length()))
     return {"tokens": rng.permutation(found[:n]).reshape(dims["B"], dims["T"])}
+
+
+def text(dims: Dims, rng: np.random.Generator) -> dict[str, np.ndarray]:
+    """Tokens as frequent as the words of a text (Zipf, 1935): the n-th one a n-th as often."""
+    shares = 1 / np.arange(1, dims["V"] + 1)
+    found = rng.choice(dims["V"], dims["B"] * dims["T"], p=shares / shares.sum())
+    return {"tokens": rng.permutation(dims["V"])[found].reshape(dims["B"], dims["T"])}
 
 
 CASES = {
@@ -105,6 +112,7 @@ backward = Op(
     bench=BENCH,
     bytes=backward_bytes,
     cases={
+        TRAINING: Case(text),
         "tokens that occur 1, 2, 4 ... times": Case(runs),
         "first and last token": CASES["first and last token"],
         "one token": CASES["one token"],

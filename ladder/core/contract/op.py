@@ -158,6 +158,9 @@ def shapes(dims: str, *sizes: tuple[int, ...]) -> tuple[dict[str, int], ...]:
     return tuple(dict(zip(names, each, strict=True)) for each in sizes)
 
 
+TRAINING = "as in training"  # the case on which rungs are picked, where an op has it
+
+
 @dataclass(frozen=True)
 class Case:
     """Something that callers do and that normal inputs do not show; a rung must be right there too.

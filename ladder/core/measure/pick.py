@@ -23,13 +23,14 @@ from ladder.core.common.errors import LadderError
 from ladder.core.contract.device import Device
 from ladder.core.contract.device_code import code_identity
 from ladder.core.contract.ladder import Ladder
-from ladder.core.contract.op import DTYPES, Dims, Op, format_dims
+from ladder.core.contract.op import DTYPES, TRAINING, Dims, Op, format_dims
 from ladder.core.contract.rung_file import Rung
 from ladder.core.measure import results
 from ladder.core.measure.bench import refuse_emulated
 from ladder.core.measure.pick_cache import PickCache
 from ladder.core.measure.timing import BufferSets, Job, compare, compile_ahead
 from ladder.core.verify.check import check
+from ladder.core.verify.inputs import NORMAL
 
 Question = tuple[Ladder, str, Sequence[Dims]]  # a ladder, a real type, the shapes of the calls
 
@@ -279,7 +280,8 @@ class _Times:
 
     @functools.cached_property
     def buffers(self) -> BufferSets:
-        return BufferSets(self.op, self.device, self.real, self.dims)
+        case = TRAINING if TRAINING in self.op.cases else NORMAL
+        return BufferSets(self.op, self.device, self.real, self.dims, case)
 
 
 FAR = 2.0  # times as long as the fastest: too far behind to win at another shape or on a sister GPU

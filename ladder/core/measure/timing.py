@@ -20,7 +20,7 @@ from ladder.core.contract.binding import Binder
 from ladder.core.contract.device import Device
 from ladder.core.contract.op import DTYPES, Arg, Dims, Op, resolve_dtype
 from ladder.core.contract.rung_file import Rung
-from ladder.core.verify.inputs import Arrays, make_inputs, scalars
+from ladder.core.verify.inputs import NORMAL, Arrays, make_inputs, scalars
 
 ROTATED_BYTES = 256 << 20  # twice the largest L2 cache of 2025 (126 MB, B200)
 MOST_SETS = 64  # for tiny shapes: below, launches take longer than memory anyway
@@ -130,15 +130,16 @@ def _for_seconds(seconds: float, work: Callable[[], Any]) -> None:
 
 
 class BufferSets:
-    """Several sets of an op's arguments on a device, with the same random inputs: it is the place
-    in memory that decides whether a cache holds them, and to draw new ones takes seconds."""
+    """Several sets of an op's arguments on a device, with the same inputs, those of a case: it is
+    the place in memory that decides whether a cache holds them, and to draw new ones takes seconds.
+    """
 
-    def __init__(self, op: Op, device: Device, real: np.dtype, dims: Dims, seed: int = 0):
+    def __init__(self, op: Op, device: Device, real: np.dtype, dims: Dims, case: str = NORMAL):
         self.op, self.device, self.real, self.dims = op, device, np.dtype(real), dict(dims)
         one = sum(arg.nbytes(dims, real) for arg in op.args)
         count = min(math.ceil(ROTATED_BYTES / one), MOST_SETS)
         self.bytes = count * one
-        inputs = make_inputs(op, dims, self.real, np.random.default_rng(seed))
+        inputs = make_inputs(op, dims, self.real, np.random.default_rng(0), case)
         self.inputs: Arrays = {n: array for n, array in inputs.items() if n not in op.unmeasured}
         self.sets = [{arg.name: self._array(arg) for arg in op.args} for _ in range(count)]
 
