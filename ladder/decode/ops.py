@@ -156,6 +156,14 @@ def large_logits(dims: Dims, rng: np.random.Generator) -> Arrays:
     return {"logits": far[:, None] + rng.standard_normal((dims["B"], dims["Vp"]))}
 
 
+def at_temperature(temperature: float) -> Case:
+    """Logits as far apart as the temperature is high: many tokens may be drawn."""
+    return Case(
+        lambda dims, rng: {"logits": temperature * rng.standard_normal((dims["B"], dims["Vp"]))},
+        scalars={"temperature": temperature},
+    )
+
+
 def one_likely_token(dims: Dims, rng: np.random.Generator) -> Arrays:
     """Float32 rounds the weight of all tokens but one to 0. That one is the 34th: of 1,057 tokens,
     32 warps have 34 each, so that the first 32 of the first warp have no weight at all."""
@@ -324,6 +332,8 @@ sample = Op(
         "top V, coins at the edges": Case(edge_coins, scalars={"top_k": "V"}),
         "large logits, temperature 0.1": Case(large_logits, scalars={"temperature": 0.1}),
         "top 40, equal logits": Case(equal_logits, scalars={"top_k": 40}),
+        "temperature 0.001": at_temperature(1e-3),
+        "temperature 100": at_temperature(100.0),
         "temperature 0": Case(equal_logits, scalars={"temperature": 0.0}),
         "one likely token": Case(one_likely_token),
         "not finite": Case(not_finite),

@@ -19,16 +19,12 @@ static std::unique_ptr<Worker> take_worker() {
     return worker;
 }
 
-static void give_back(std::unique_ptr<Worker> worker) {
-    std::lock_guard<std::mutex> lock(pool_mutex);
-    pool.push_back(std::move(worker));
-}
-
 static void work(Launch *launch) {
     std::unique_ptr<Worker> worker = take_worker();
     FaultGuard guard(*launch);
     worker->run(*launch);
-    give_back(std::move(worker));
+    std::lock_guard<std::mutex> lock(pool_mutex);
+    pool.push_back(std::move(worker));
 }
 
 extern "C" EMULATOR_EXPORT Launch *emulator_launch(void (*kernel)(void **), void **arguments,
