@@ -89,10 +89,11 @@ def first_positions(dims: Dims, rng: np.random.Generator) -> Arrays:
 
 
 def large_scores(dims: Dims, rng: np.random.Generator) -> Arrays:
-    """Scores far above 0 in every second text, and far below in the others."""
+    """Scores far below 0 in every second text, and far above in the others."""
     B, P, C = dims["B"], dims["P"], dims["C"]
     qkv, kv = rng.standard_normal((B, 3 * C)), rng.standard_normal((B, P, 2 * C))
-    qkv[:, :C] += np.where(np.arange(B) % 2, -5, 5)[:, None]
+    factor = 80 / np.sqrt(C // dims["NH"])  # scores of about 400, whatever a head's size
+    qkv[:, :C] += np.where(np.arange(B) % 2, factor, -factor)[:, None]
     kv[:, :, :C] += 5
     return {"qkv": qkv, "kv": kv}
 
