@@ -126,12 +126,8 @@ void emulator_async_wait(int pending_groups) {
     Time groups = worker.fiber().copies.wait(pending_groups, [early](const AsyncCopy &task) {
         if (!early) copy(task);
     });
-<<<<<<< HEAD
-    if (worker.launch->memory) worker.launch->memory->complete(worker, {CP_ASYNC, MEMCPY}, groups);
-=======
     worker.note("joins", "copy", -1, groups, CALLER);
-    if (worker.launch->memory) worker.launch->memory->complete_copies(worker, groups);
->>>>>>> main
+    if (worker.launch->memory) worker.launch->memory->complete(worker, {CP_ASYNC, MEMCPY}, groups);
 }
 
 void emulator_tile_load(void *tile, const void *map, void *barrier, int x, int y, int blocks) {
@@ -175,12 +171,8 @@ void emulator_tile_store_wait(int pending_groups) {
     Worker &worker = *this_worker;
     Time groups = worker.fiber().stores.wait(
         pending_groups, [&](const TileCopy &store) { worker.carry_out(store); });
-<<<<<<< HEAD
-    if (worker.launch->memory) worker.launch->memory->complete(worker, {TMA_STORE}, groups);
-=======
     worker.note("joins", "TMA store", -1, groups, CALLER);
-    if (worker.launch->memory) worker.launch->memory->complete_stores(worker, groups);
->>>>>>> main
+    if (worker.launch->memory) worker.launch->memory->complete(worker, {TMA_STORE}, groups);
 }
 
 void emulator_proxy_fence() {
