@@ -109,11 +109,11 @@ void MemoryModel::check_race(Worker &worker, const Actor &actor, Shadow &shadow,
         bool of_another_block = read.serial < cluster_start_;
         if ((of_another_block || read.agent != now.agent) &&
             unordered(worker, read, actor, shared)) {
-            bool kept = unordered(worker, other, actor, shared);
             bool nearer = other.serial >= cluster_start_ &&
                           (warp(read.fiber) != warp(now.fiber) ||
                            warp(other.fiber) == warp(now.fiber));
-            if (of_another_block || !kept || nearer) other = read;
+            if (of_another_block || nearer || !unordered(worker, other, actor, shared))
+                other = read;
         }
         read = now;
     }

@@ -55,7 +55,7 @@ void Worker::abandon() {
 void Worker::record(const void *address, int bytes, Access access, const void *pc) {
     if (!launch->memory) return;
 #ifdef __wasm__  // there are no signals
-    if (emulator_expired(*launch)) launch->expired = true;
+    if (emulator_expired()) launch->expired = true;
 #endif
     if (launch->expired) {
         fail(TIME_LIMIT, pc, "%s", "");

@@ -18,7 +18,7 @@
 // the kernel itself says where it is before each call. Nor has it signals that tell of the time.
 #ifdef __wasm__
 extern "C" uintptr_t emulator_pc;
-extern "C" bool emulator_expired(const struct Launch &launch);
+extern "C" bool emulator_expired();
 #define CALLER ((const void *)emulator_pc)
 #else
 #define CALLER __builtin_return_address(0)
