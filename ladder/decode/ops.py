@@ -89,10 +89,11 @@ def first_positions(dims: Dims, rng: np.random.Generator) -> Arrays:
 
 
 def large_scores(dims: Dims, rng: np.random.Generator) -> Arrays:
-    """Scores far above 0 in every second text, and far below in the others."""
+    """Scores far below 0 in every second text, and far above in the others."""
     B, P, C = dims["B"], dims["P"], dims["C"]
     qkv, kv = rng.standard_normal((B, 3 * C)), rng.standard_normal((B, P, 2 * C))
-    qkv[:, :C] += np.where(np.arange(B) % 2, -5, 5)[:, None]
+    factor = 80 / np.sqrt(C // dims["NH"])  # scores of about 400, whatever a head's size
+    qkv[:, :C] += np.where(np.arange(B) % 2, factor, -factor)[:, None]
     kv[:, :, :C] += 5
     return {"qkv": qkv, "kv": kv}
 
@@ -154,6 +155,14 @@ def large_logits(dims: Dims, rng: np.random.Generator) -> Arrays:
     """Far from 0, above and below: their exponentials overflow, or all of them are 0."""
     far = np.where(np.arange(dims["B"]) % 2, -3e4, 200.0)
     return {"logits": far[:, None] + rng.standard_normal((dims["B"], dims["Vp"]))}
+
+
+def at_temperature(temperature: float) -> Case:
+    """Logits as far apart as the temperature is high: many tokens may be drawn."""
+    return Case(
+        lambda dims, rng: {"logits": temperature * rng.standard_normal((dims["B"], dims["Vp"]))},
+        scalars={"temperature": temperature},
+    )
 
 
 def one_likely_token(dims: Dims, rng: np.random.Generator) -> Arrays:
@@ -324,6 +333,8 @@ sample = Op(
         "top V, coins at the edges": Case(edge_coins, scalars={"top_k": "V"}),
         "large logits, temperature 0.1": Case(large_logits, scalars={"temperature": 0.1}),
         "top 40, equal logits": Case(equal_logits, scalars={"top_k": 40}),
+        "temperature 0.001": at_temperature(1e-3),
+        "temperature 100": at_temperature(100.0),
         "temperature 0": Case(equal_logits, scalars={"temperature": 0.0}),
         "one likely token": Case(one_likely_token),
         "not finite": Case(not_finite),

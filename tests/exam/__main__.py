@@ -5,7 +5,7 @@ is `right` must be accepted; everything else must be caught, for `synchronisatio
 with a line.
 
     python -m tests.exam                all of them, half an hour on 2 cores
-    python -m tests.exam attention      those whose rung, class or text contains a word
+    python -m tests.exam numbers/       those whose half, rung, class or text contains a word
 
 The status is 1 where the checker is wrong.
 """
@@ -23,7 +23,7 @@ KINDS = (*CLASSES, "right")
 
 def main(word: str = "") -> int:
     folders = sorted(path for path in Path(__file__).parent.iterdir() if path.is_dir())
-    entries = [e for folder in folders for e in read(folder, KINDS) if word in str(e)]
+    entries = [e for folder in folders for e in read(folder, KINDS) if word in f"{folder.name}/{e}"]
     verdicts = judged(entries)
     print(summary(entries, verdicts, KINDS))
     return int(any(map(is_wrong, entries, verdicts)))

@@ -14,6 +14,7 @@ import functools
 import multiprocessing
 import os
 import re
+import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -194,11 +195,12 @@ def _serve(connection: Connection, trial: Trial, crashed: bool, processes: int) 
 
 @contextlib.contextmanager
 def own_cache() -> Iterator[None]:
-    """Compile into a temporary folder; the emulator's own library is taken from the user's."""
-    shared = toolchain.runtime().parents[1]
+    """Compile into a temporary folder; the emulator's own library is copied from the user's, since
+    the sandbox reads nothing else."""
+    shared = toolchain.runtime().parent
     before = os.environ.get(cache.VARIABLE)
     with tempfile.TemporaryDirectory(prefix="kernel-ladder-") as folder:
-        (Path(folder) / shared.name).symlink_to(shared.resolve())
+        shutil.copytree(shared, Path(folder, shared.parent.name, shared.name))
         os.environ[cache.VARIABLE] = folder
         try:
             yield

@@ -79,7 +79,7 @@ class Emulated(Device):
     counting    watch every memory access, count them, and find races and accesses out of bounds;
                 about 20 times slower, on one processor
     workers     how many blocks run at a time (default: one for each processor)
-    time_limit  seconds that one launch may take
+    time_limit  seconds of processor time that one launch may take
     trace       how many warp requests of each source line `report()` keeps in full
     count_branches  count how often the branches and loops of a rung's file run; on one processor
     multiprocessors  SMs that the device has for what a launch works out (default: 4)

@@ -347,8 +347,8 @@ class EmulatedKernel:
                 )
             case "time limit":
                 return (
-                    f"{who} still runs after {self._settings.time_limit:g} s{LAUNCH_LIMIT}: an "
-                    "endless loop? Look at what should make its condition false"
+                    f"{who} still runs after {self._settings.time_limit:g} s of processor time"
+                    f"{LAUNCH_LIMIT}: an endless loop? Look at what should make its condition false"
                 )
             case "deadlock":
                 return f"deadlock: {who} {text}{there}"

@@ -253,7 +253,8 @@ def what_to_run(
     derived = derived[:FEW_SHAPES] if few else derived
     also = [*op.also, *(on.dims for name, on in op.also_with.items() if _names(rung, name))]
     also = [dims for dims in also if not few and rung.plan(dims, target).refusal is None]
-    at = largest(op, real, derived, 1, FEW_CASE_BYTES) if few else largest(op, real, derived)
+    some = [*derived, *also]
+    at = largest(op, real, derived, 1, FEW_CASE_BYTES) if few else largest(op, real, some)
     normal = [*derived, *also, *([gpt2_shape(op, device)] if device.is_gpu else [])]
     return [(dims, NORMAL) for dims in normal] + [(dims, name) for name in others for dims in at]
 
@@ -279,15 +280,18 @@ def largest(
     count: int = CASE_SHAPES,
     most_bytes: int | None = None,
 ) -> list[Dims]:
-    """The largest of some shapes; those beyond `most_bytes`, or that take long, only where there
-    are no others."""
+    """The largest of some shapes, the last one of all, those before it of those without a dimension
+    of 1, where rows or heads may differ; those beyond `most_bytes`, or that take long, only where
+    there are no others."""
 
     def place(dims: Dims) -> tuple[bool, int]:
         size = op.least_bytes(dims, real)
         small = most_bytes is None or size <= most_bytes
         return (True, size) if small and op.flops(dims) <= MOST_CASE_FLOPS else (False, -size)
 
-    return sorted(shapes, key=place)[-count:]
+    *others, last = sorted(shapes, key=place)
+    others.sort(key=lambda dims: (place(dims)[0], 1 not in dims.values()))
+    return [*others, last][-count:]
 
 
 def runs(

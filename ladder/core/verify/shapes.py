@@ -6,7 +6,8 @@ A goal is something that a shape may do to a rung:
 
     a tile that is filled exactly, or lacks one element, or a last one with one element only
     one tile in a dimension, two, or more; more than two rounds of a loop's ring of STAGES
-    the smallest and the largest size that `Needs` allows, and all dimensions larger than 1 at once
+    the smallest and the largest size that `Needs` allows, and all dimensions larger at once, odd
+    multiples of the smallest: so no row but the first begins where a wider access could
     two dimensions that are equal, and that differ, where one must not exceed the other
     each value of a constant of `Define` or size of the grid, if there are few; else 0, 1, 2, more
     more than two tiles for a block, where `multiprocessors` limits the number of blocks, in each
@@ -414,8 +415,9 @@ def _goals(op: Op, axes: Sequence[_Axis], shot: _Shot) -> Iterator[Goal]:
         one, sign, other = text.split()[:3]
         if sign == "<=" and all(busy):
             yield text, dims[one] < dims[other]
-    if all(dims[axis.name] > axis.least for axis in axes):
-        yield ("all dimensions larger than the least",)
+    multiples = [dims[axis.name] // axis.least for axis in axes]
+    if all(n > 1 and n % 2 for n in multiples):
+        yield ("all dimensions odd multiples of the least",)
     if len(shot.plan.launches) == len(shot.unlimited.launches) and all(busy):
         for launch, free in zip(shot.plan.launches, shot.unlimited.launches, strict=True):
             tiles = math.prod(free.grid) / math.prod(launch.grid)

@@ -83,6 +83,35 @@ def test_memory_of_a_rank_is_used_only_between_its_beginning_and_its_end(
     assert {problem.line for problem in caught.value.problems} == {emulation.line(RACE, mark)}
 
 
+WORDS = """
+#include "peers.cuh"
+extern "C" __global__ void k(Peers<unsigned> inbox, int first_rank, int flag, int word, int hears) {
+    int rank = first_rank + blockIdx.y;
+    for (int now = hears ? 2 : word; now >= word; now -= 2 - word) {
+        send_word(inbox[1 - rank] + 4 * now, {1, 2}, flag);  // BUG
+        receive_word(inbox[rank] + 4 * now, flag);
+    }
+}
+"""
+
+
+@pytest.mark.emulator
+def test_a_word_does_not_come_where_the_launch_before_has_sent_one(tmp_path):
+    """Its reader may be a launch behind; it is not, once a word of this launch has come from it."""
+    inbox = Peers(emulation.zeros(2, 12, dtype=np.uint32), scratch=True)
+
+    def run(*numbers):
+        args = inbox, FirstRank(), *map(np.int32, numbers)
+        emulation.run(Emulated(counting=True), tmp_path, WORDS, (1, 2), 1, *args)
+
+    for flag in range(1, 6):
+        run(flag, flag % 2, 0)
+    run(6, 1, 1)
+    with pytest.raises(KernelError, match=r"where rank \d may not have read that of") as e:
+        run(7, 1, 0)
+    assert {problem.line for problem in e.value.problems} == {emulation.line(WORDS, "BUG")}
+
+
 def test_peers_are_the_addresses_of_the_rows():
     array = aligned_empty((3, 5), FLOAT)
     begin = array.ctypes.data

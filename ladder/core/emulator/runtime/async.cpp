@@ -97,13 +97,14 @@ void Worker::carry_out(const TileCopy &copy) {
 SharedPlace Worker::check_tile(const void *tile, int bytes, Access access, const void *pc) {
     SharedPlace place = find_shared(tile);
     if (place.member < 0) refuse(OUT_OF_BOUNDS, pc, "TMA copies a tile outside of shared memory");
+    const char *name = place.array ? place.array->name : "shared memory";
     if (place.offset % ROW)
         refuse(MISALIGNED, pc,
                "TMA copies a tile in %s at shared address %zu, which is not a multiple of 128",
-               name_of(place).c_str(), place.offset);
+               name, place.offset);
     if (!place.array || place.offset + bytes > place.array->offset + place.array->bytes) {
         Where where;
-        where.shared_name = place.array ? place.array->name : "shared memory";
+        where.shared_name = name;
         where.bytes = bytes;
         out_of_bounds(where, access, pc);
     }
@@ -126,7 +127,7 @@ void emulator_async_wait(int pending_groups) {
         if (!early) copy(task);
     });
     worker.note("joins", "copy", -1, groups, CALLER);
-    if (worker.launch->memory) worker.launch->memory->complete_copies(worker, groups);
+    if (worker.launch->memory) worker.launch->memory->complete(worker, {CP_ASYNC, MEMCPY}, groups);
 }
 
 void emulator_tile_load(void *tile, const void *map, void *barrier, int x, int y, int blocks) {
@@ -171,7 +172,7 @@ void emulator_tile_store_wait(int pending_groups) {
     Time groups = worker.fiber().stores.wait(
         pending_groups, [&](const TileCopy &store) { worker.carry_out(store); });
     worker.note("joins", "TMA store", -1, groups, CALLER);
-    if (worker.launch->memory) worker.launch->memory->complete_stores(worker, groups);
+    if (worker.launch->memory) worker.launch->memory->complete(worker, {TMA_STORE}, groups);
 }
 
 void emulator_proxy_fence() {

@@ -47,10 +47,6 @@ bool Worker::complete_warp_operation(int warp, Fiber &first) {
         lane.state = State::ready;
         if (mask == existing) lane.waits = 0;
         switch (lane.operation) {
-            case WARP_SYNC:
-            case WARP_ORDER:
-            case WARP_COALESCE:  // released above
-                break;
             case WARP_SHUFFLE:  // the value of a lane that takes no part is undefined
                 lane.result = lane.source < 64 && (mask >> lane.source & 1) ? values[lane.source]
                                                                            : ~0ull;
@@ -60,6 +56,8 @@ bool Worker::complete_warp_operation(int warp, Fiber &first) {
                 break;
             case WARP_GATHER:
                 lane.result = (uint64_t)values;
+                break;
+            default:  // SYNC and ORDER; COALESCE is released above
                 break;
         }
     }

@@ -131,7 +131,7 @@ FaultGuard::FaultGuard(const Launch &launch) : stack_(std::malloc(HANDLER_STACK)
     event.sigev_notify = SIGEV_THREAD_ID;
     event.sigev_signo = TIME_SIGNAL;
     event._sigev_un._tid = (pid_t)syscall(SYS_gettid);
-    timer_create(CLOCK_MONOTONIC, &event, &timer_);
+    timer_create(CLOCK_THREAD_CPUTIME_ID, &event, &timer_);  // others may have the processor
     double seconds = launch.options->time_limit;
     itimerspec when{};
     when.it_value.tv_sec = (time_t)seconds;

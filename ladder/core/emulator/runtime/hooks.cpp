@@ -77,24 +77,17 @@ extern "C" {
     HOOK(__tsan_volatile_read##BYTES, record_aligned, BYTES, ACCESS_READ)                       \
     HOOK(__tsan_volatile_write##BYTES, record_aligned, BYTES, ACCESS_WRITE)                     \
     HOOK(__tsan_unaligned_volatile_read##BYTES, record, BYTES, ACCESS_READ)                     \
-    HOOK(__tsan_unaligned_volatile_write##BYTES, record, BYTES, ACCESS_WRITE)
+    HOOK(__tsan_unaligned_volatile_write##BYTES, record, BYTES, ACCESS_WRITE)                   \
+    /* x += 1 on memory: some versions of clang announce the load and the store in one call. */ \
+    EMULATOR_EXPORT void __tsan_read_write##BYTES(void *address) {                              \
+        record(address, BYTES, ACCESS_READ, CALLER);                                            \
+        record(address, BYTES, ACCESS_WRITE, CALLER);                                           \
+    }
 HOOKS(1)
 HOOKS(2)
 HOOKS(4)
 HOOKS(8)
 HOOKS(16)
-
-// x += 1 on memory: some versions of clang announce the load and the store in one call.
-#define READ_WRITE(BYTES)                                                      \
-    EMULATOR_EXPORT void __tsan_read_write##BYTES(void *address) {             \
-        record(address, BYTES, ACCESS_READ, CALLER);                 \
-        record(address, BYTES, ACCESS_WRITE, CALLER);                \
-    }
-READ_WRITE(1)
-READ_WRITE(2)
-READ_WRITE(4)
-READ_WRITE(8)
-READ_WRITE(16)
 
 EMULATOR_EXPORT void __tsan_read_range(void *address, size_t bytes) {
     record(address, bytes, ACCESS_READ, CALLER);

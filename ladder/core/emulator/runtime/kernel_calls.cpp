@@ -158,6 +158,8 @@ void emulator_wait(const unsigned *flag, unsigned value) {
 // Data that carries a flag: it orders nothing but itself.
 void emulator_send_word(unsigned *slot, unsigned first, unsigned second, unsigned flag) {
     this_worker->record(slot, 16, ACCESS_ATOMIC, CALLER);
+    if (MemoryModel *memory = this_worker->launch->memory.get())
+        memory->send(*this_worker, slot, flag, CALLER);
     slot[0] = first, slot[1] = flag, slot[2] = second, slot[3] = flag;
 }
 
@@ -169,6 +171,7 @@ uint64_t emulator_receive_word(const unsigned *slot, unsigned flag) {
     fiber.until = flag;
     while (slot[1] != flag) worker.yield(State::polling, CALLER);
     fiber.waits_for = nullptr;
+    if (worker.launch->memory) worker.launch->memory->receive(worker, slot);
     return slot[0] | (uint64_t)slot[2] << 32;
 }
 

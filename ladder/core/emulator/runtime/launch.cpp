@@ -11,24 +11,17 @@
 static std::mutex pool_mutex;
 static std::vector<std::unique_ptr<Worker>> pool;
 
-static std::unique_ptr<Worker> take_worker() {
-    std::lock_guard<std::mutex> lock(pool_mutex);
-    if (pool.empty()) return std::make_unique<Worker>();
-    std::unique_ptr<Worker> worker = std::move(pool.back());
-    pool.pop_back();
-    return worker;
-}
-
-static void give_back(std::unique_ptr<Worker> worker) {
-    std::lock_guard<std::mutex> lock(pool_mutex);
-    pool.push_back(std::move(worker));
-}
-
 static void work(Launch *launch) {
-    std::unique_ptr<Worker> worker = take_worker();
+    std::unique_ptr<Worker> worker;
+    {
+        std::lock_guard<std::mutex> lock(pool_mutex);
+        if (!pool.empty()) worker = std::move(pool.back()), pool.pop_back();
+    }
+    if (!worker) worker = std::make_unique<Worker>();
     FaultGuard guard(*launch);
     worker->run(*launch);
-    give_back(std::move(worker));
+    std::lock_guard<std::mutex> lock(pool_mutex);
+    pool.push_back(std::move(worker));
 }
 
 extern "C" EMULATOR_EXPORT Launch *emulator_launch(void (*kernel)(void **), void **arguments,

@@ -9,11 +9,6 @@ using namespace emulator;
 
 static constexpr int MOST_COUNT = (1 << 20) - 1;  // of the threads and bytes of a phase
 
-std::string Worker::name_of(const SharedPlace &place) const {
-    if (!place.array) return "shared memory";
-    return place.array->name;
-}
-
 // "the mbarrier full[0]", or "the barrier done", or which part of which pipeline it is.
 std::string Worker::title_of(const Mbarrier &barrier) const {
     const SharedArray *array = layout.find(barrier.offset);

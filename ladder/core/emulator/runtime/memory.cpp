@@ -48,11 +48,6 @@ const SharedArray &SharedLayout::add(const void *key, const char *name, size_t b
     return arrays_.back();
 }
 
-void SharedLayout::clear() {
-    arrays_.clear();
-    end_ = 0;
-}
-
 size_t SharedLayout::fixed_bytes() const {
     size_t sum = 0;
     for (const SharedArray &array : arrays_)
@@ -278,15 +273,9 @@ void MemoryModel::acquire(Worker &worker, const View &object) {
     clocks_.acquire(worker.number_of(worker.fiber()), object);
 }
 
-void MemoryModel::complete_copies(Worker &worker, Time groups) {
+void MemoryModel::complete(Worker &worker, std::initializer_list<AgentKind> kinds, Time groups) {
     int fiber = worker.number_of(worker.fiber());
-    clocks_.learn(fiber, agent(CP_ASYNC, fiber), groups);
-    clocks_.learn(fiber, agent(MEMCPY, fiber), groups);
-}
-
-void MemoryModel::complete_stores(Worker &worker, Time groups) {
-    int fiber = worker.number_of(worker.fiber());
-    clocks_.learn(fiber, agent(TMA_STORE, fiber), groups);
+    for (AgentKind kind : kinds) clocks_.learn(fiber, agent(kind, fiber), groups);
 }
 
 void MemoryModel::complete_products(Worker &worker, Time groups) {
@@ -398,6 +387,30 @@ void MemoryModel::report_rank(Worker &worker, const Fiber &fiber, int owner, uin
                           "that rank comes before",
                   owner);
     launch_.add(problem);
+}
+
+// A rank may be a launch ahead of another one. Its word may come where that of the launch before is
+// only if it knows that the kernel of the rank that reads both has begun: by a signal or a word.
+void MemoryModel::send(Worker &worker, const unsigned *slot, unsigned flag, const void *pc) {
+    int thread = worker.number_of(worker.fiber()), fibers = (int)worker.fibers.size();
+    bool first = launch_.options->ranks &&
+                 senders_.emplace(slot, worker.rank_of(worker.fiber())).second;
+    if (!first || flag == 1 || slot[1] != flag - 1) return;
+    for (const Buffer &buffer : launch_.buffers) {
+        if (!within(slot, buffer.begin, buffer.bytes)) continue;
+        int reader = (int)(((char *)slot - buffer.begin) * launch_.options->ranks / buffer.bytes);
+        if (clocks_.seen(thread, fibers + reader) == 0)
+            worker.refuse(IN_FLIGHT, pc,
+                          "sends a word to where rank %d may not have read that of the launch "
+                          "before: let two inboxes take turns",
+                          reader);
+    }
+}
+
+void MemoryModel::receive(Worker &worker, const unsigned *slot) {
+    auto sender = senders_.find(slot);
+    if (sender == senders_.end()) return;
+    clocks_.learn(worker.number_of(worker.fiber()), (int)worker.fibers.size() + sender->second, 1);
 }
 
 uint32_t MemoryModel::find_site(const void *pc, const char *shared_name, int argument,

@@ -40,7 +40,6 @@ class SharedLayout {
     const SharedArray *nearest(size_t offset) const;  // null: there are no arrays
     // At a multiple of `alignment`, and of no more: an array that needs more must say so.
     const SharedArray &add(const void *key, const char *name, size_t bytes, size_t alignment);
-    void clear();
     size_t end() const { return end_; }
     size_t fixed_bytes() const;  // of all arrays that are not dynamic
 
@@ -97,13 +96,14 @@ class MemoryModel {
     void meet(const std::vector<int> &fibers) { clocks_.meet(fibers); }
     void release(Worker &worker, View &object);
     void acquire(Worker &worker, const View &object);
-    void complete_copies(Worker &worker, Time groups);
-    void complete_stores(Worker &worker, Time groups);
+    void complete(Worker &worker, std::initializer_list<AgentKind> kinds, Time groups);
     void complete_products(Worker &worker, Time groups);
     void proxy_fence(Worker &worker);
     void fence(Worker &worker);  // __threadfence
     void signal(Worker &worker, const void *flag);
     void see(Worker &worker, const void *flag);  // it waited, and what came before the signal is done
+    void send(Worker &worker, const unsigned *slot, unsigned flag, const void *pc);
+    void receive(Worker &worker, const unsigned *slot);
     void use_barrier(Worker &worker, Mbarrier &barrier, const void *pc);
     void complete_phase(Mbarrier &barrier);
     Time now(Worker &worker) const;
@@ -202,6 +202,7 @@ class MemoryModel {
     std::vector<std::vector<PeerAccess>> peer_accesses_;  // by block of the cluster, by agent
     std::unordered_map<const void *, View> flags_;        // what signals order, by address
     std::vector<std::vector<PeerAccess>> rank_accesses_;  // by rank, by agent: of other ranks to it
+    std::unordered_map<const unsigned *, int> senders_;   // ranks, by the slot of their words
     std::vector<std::vector<Entry>> logs_;  // by fiber: accesses not yet counted
     std::vector<std::vector<Open>> open_;   // by site, used in finish_warp
     std::vector<uint32_t> seen_;            // by site, used in finish_warp

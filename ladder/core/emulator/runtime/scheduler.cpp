@@ -180,7 +180,6 @@ void Worker::left_too_early(int member, const Fiber &other, const void *pc) {
                   "cluster_barrier comes between",
                   b.x, b.y, b.z);
     launch->add(problem);
-    launch->stopped = true;
 }
 
 // ---- what the scheduler does -------------------------------------------------------------------
@@ -192,7 +191,7 @@ void Worker::run(Launch &of) {
     unsigned clusters = (unsigned)of.cluster_order.size();
     for (unsigned i; (i = of.next_cluster++) < clusters && !of.stopped;)
         run_cluster(of.cluster_order[i]);
-    layout.clear();
+    layout = {};
     loads.clear();
     counted.clear();
     current = {};

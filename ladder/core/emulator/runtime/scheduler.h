@@ -278,7 +278,6 @@ class Worker {
     Problem problem(ProblemKind kind, const void *pc);
     Place place(const Fiber &fiber, const void *pc) const;
     std::string title_of(const Mbarrier &barrier) const;
-    std::string name_of(const SharedPlace &place) const;
     Fiber &fiber() { return *static_cast<Fiber *>(emulator::current.thread); }
     Member &member() { return *members[fiber().member]; }
     int rank_of(const Fiber &fiber) const { return (int)members[fiber.member]->block.index.y; }

@@ -183,6 +183,16 @@ void emulator_wgmma(float *d, int count, const Wgmma *wgmma) {
         }
     }
     worker.at_warp(WARP_SYNC, ~0ull, 0, 0, CALLER);
+    // Of this group, another round of an unrolled loop may have registers of its own.
+    for (size_t i = 0; i + fiber.products.ungrouped < fiber.products.tasks.size(); i++) {
+        const Product &older = fiber.products.tasks[i];
+        if (older.wgmma.a_registers && older.wgmma.a_registers == wgmma->a_registers &&
+            older.pc == product.pc && older.d == d &&
+            std::memcmp(older.a, product.a, sizeof product.a))
+            worker.refuse(IN_FLIGHT, CALLER,
+                          "starts a wgmma whose registers of A have changed, though no wgmma_wait "
+                          "covers the one before that reads them");
+    }
     worker.note("starts", "wgmma", -1, fiber.products.committed + 1, CALLER);
     if (fiber.lane == 0) {
         Operand a(wgmma->a, wgmma->factors, wgmma->a_mn_major);

@@ -120,6 +120,26 @@ extern "C" __global__ void product(float* out, const real* a, const real* b, int
     }
 }
 
+// One product stays in flight; each reads one of `sets` of registers, in turns.
+extern "C" __global__ void registers(float* out, int sets) {
+    __shared__ alignas(1024) real b[64 * 64];
+    for (int i = threadIdx.x; i < 64 * 64; i += 128) b[i] = to_real(1.0f);
+    tma_store_fence();
+    __syncthreads();
+    unsigned a[2][4];
+    float d[32] = {};
+    for (int round = 0; round < 4; round++) {
+        for (int i = 0; i < 4; i++) a[round % sets][i] = 0x3f803f80 + round;
+        wgmma_pin(a), wgmma_pin(d);
+        wgmma_fence();
+        wgmma_m64k16<64>(d, a[round % sets], b);  // REGISTERS
+        wgmma_commit();
+        wgmma_wait<1>();
+    }
+    wgmma_wait<0>(d);
+    out[threadIdx.x] = d[0];
+}
+
 // Two blocks. Block 0 fills a tile in both, and each adds what the other has in `own`.
 extern "C" __global__ void __cluster_dims__(2, 1, 1) pair(
     float* out, const __grid_constant__ TensorMap map, int bug) {

@@ -347,6 +347,11 @@ def test_endless_loop_ends_at_the_time_limit(tmp_path, counting, source):
     assert all(abs(problem.line - line(source)) <= 1 for problem in found)
 
 
+def test_time_that_others_have_the_processor_does_not_count(tmp_path):
+    source = "    extern int usleep(unsigned);\n    usleep(300000);\n"
+    run(Emulated(time_limit=0.1), tmp_path, source, 1, 1, zeros(1), zeros(1))
+
+
 @pytest.mark.parametrize("counting", (False, True))
 def test_failed_assertion(tmp_path, counting):
     source = """\

@@ -192,6 +192,15 @@ def test_accumulators_must_be_fenced_after_they_change(devices):
     assert "changed since the last wgmma_fence" in problem.message
 
 
+def test_registers_that_wgmma_reads_are_not_loaded_before_it_is_waited_for(devices):
+    out = zeros(128)
+    launch(devices["late"], "registers", out, np.int32(2), block=128)
+    with pytest.raises(KernelError) as caught:
+        launch(devices["late"], "registers", out, np.int32(1), block=128)
+    (problem,) = caught.value.problems
+    assert (problem.kind, problem.line) == ("in flight", line(SOURCE, "// REGISTERS"))
+
+
 @pytest.mark.parametrize(
     "kernel, bug", [(pipeline, "EMPTY_BEFORE_READ"), (copies, "REFILLED_TOO_EARLY")]
 )

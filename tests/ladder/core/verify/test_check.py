@@ -295,6 +295,12 @@ def test_a_tile_heuristic_brings_its_shape_and_size_of_the_gpu():
         assert sizes == [few, emulated.MANY_MULTIPROCESSORS]
 
 
+def test_cases_are_tried_where_rows_and_heads_may_differ():
+    ladder = find("attention.forward")
+    runs = what_to_run(ladder.op, ladder.rung(1), emulated.Emulated(), "float32")
+    assert all(any(1 not in d.values() for d, n in runs if n == name) for name in ladder.op.cases)
+
+
 def test_gelu_of_a_number_far_below_0_may_cancel():
     """In a row without larger numbers, which would show how much. The float32 result is -0."""
     op = find("matmul_gelu.forward").op

@@ -40,6 +40,12 @@ def test_sizes_keep_to_what_the_rung_needs(tmp_path):
     assert {0, 4, 252} <= {size % 256 for size in sizes}
 
 
+def test_rows_begin_where_a_wider_access_could_not(tmp_path):
+    header = "// Needs: C % 4 == 0\n// Launch: {kernel}<<<N, 64>>>"
+    found = derived(tmp_path, "layernorm.forward", header)
+    assert any(dims["N"] > 1 and dims["C"] % 8 == 4 < dims["C"] for dims in found)
+
+
 def test_a_ring_goes_round_more_than_twice(tmp_path):
     header = (
         "// Define: TILE = 128; DEPTH = 32; STAGES = 5\n"
