@@ -12,6 +12,7 @@ import numpy as np
 from ladder.core.contract.ladder import Ladder
 from ladder.core.contract.op import Case, Dims, MakeInputs, Op, read, shapes, write
 from ladder.gelu import ops as gelu
+from ladder.matmul import ops as matmul
 from ladder.matmul_gelu.library_rungs import library_rungs
 from reference import matmul_gelu
 
@@ -47,7 +48,7 @@ forward = Op(
         read("bias", "OC"),
     ),
     reference=matmul_gelu.forward,
-    flops=lambda d: 2 * d["N"] * d["C"] * d["OC"] + 8 * d["N"] * d["OC"],
+    flops=lambda d: matmul.flops(d) + 8 * d["N"] * d["OC"],
     shapes=SHAPES,
     bench=BENCH,
     make_inputs=scaled(1),
@@ -75,14 +76,9 @@ def backward_cancels(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
 backward_input = Op(
     name="matmul_gelu.backward_input",
     summary="dinp = (dout @ weight) * gelu'(pre)",
-    args=(
-        write("dinp", "N C", terms="OC"),
-        read("dout", "N OC"),
-        read("weight", "OC C"),
-        read("pre", "N C"),
-    ),
+    args=(*matmul.backward_input.args, read("pre", "N C")),
     reference=matmul_gelu.backward_input,
-    flops=lambda d: 2 * d["N"] * d["C"] * d["OC"] + 16 * d["N"] * d["C"],
+    flops=lambda d: matmul.flops(d) + 16 * d["N"] * d["C"],
     shapes=SHAPES,
     bench={
         "fcproj": {"N": 65536, "C": 3072, "OC": 768},

@@ -1,5 +1,7 @@
 """Residual: the sum at the end of a branch, and the sum of gradients at its start."""
 
+from dataclasses import replace
+
 from ladder.core.contract.ladder import Ladder
 from ladder.core.contract.op import Op, read, update, write
 from reference import residual
@@ -17,14 +19,12 @@ forward = Op(
     bench=BENCH,
 )
 
-backward = Op(
+backward = replace(
+    forward,
     name="residual.backward",
     summary="dinp += dout: the gradient of a branch joins the gradient of the stream",
     args=(update("dinp", "N"), read("dout", "N")),
     reference=residual.backward,
-    flops=lambda d: d["N"],
-    shapes=SHAPES,
-    bench=BENCH,
 )
 
 LADDERS = (Ladder(forward), Ladder(backward))
