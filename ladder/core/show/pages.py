@@ -70,7 +70,7 @@ from ladder.core.contract.device_code import INCLUDE, code_identity
 from ladder.core.contract.ladder import PACKAGE, Ladder, find, find_rung, ladders
 from ladder.core.contract.op import DTYPES, Dims, format_dims
 from ladder.core.contract.rung_file import KEYS, Rung
-from ladder.core.contract.runs_on import FAMILIES, runs_on
+from ladder.core.contract.runs_on import NVIDIA, runs_on
 from ladder.core.device.cuda import compiler
 from ladder.core.show import citations, pictures, source_code, tables, trace, training_tables
 from ladder.core.show.amd import resources_table
@@ -211,7 +211,7 @@ def rungs(place: Place, op: str) -> str:
 def cards(place: Place) -> str:
     """The last rung that a card of each generation runs in bfloat16, of the ops where it differs:
     at the first shape that is measured, within the shared memory that a block has there."""
-    generations = [g for g in FAMILIES[0].generations if g.name != "sm_75"]  # has no bfloat16
+    generations = [g for g in NVIDIA if g.name != "sm_75"]  # has no bfloat16
     targets = [compiler.typical_target(g.arch, DTYPES["bfloat16"]) for g in generations]
     lines = [
         f"| | {' | '.join(f'{g.name}<br>{g.cards}' for g in generations)} |",

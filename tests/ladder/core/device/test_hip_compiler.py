@@ -41,7 +41,7 @@ extern "C" __global__ void square_forward(real* out, const real* inp, int N) {
 
 
 def compile_square(rung, real="float32", arch="gfx942", two=2):
-    warp = compiler.TYPICAL[arch][0]
+    warp = compiler.TYPICAL[arch].warp
     return compiler.compile_code_object(rung, {"TWO": two}, DTYPES[real], arch, warp)
 
 
