@@ -14,16 +14,6 @@ from ladder.core.contract.op import Case, Dims, Op, read, shapes, update, write
 from ladder.softmax import ops as softmax
 from reference import crossentropy
 
-FUSED_SHAPES = shapes(
-    "N V Vp", (1, 1, 1), (3, 31, 31), (5, 33, 64), (2, 1009, 1024), (2, 50257, 50304)
-)
-BENCH = {
-    "B*T=65536": {"N": 65536, "V": 50257, "Vp": 50304},
-    "B*T=4096": {"N": 4096, "V": 50257, "Vp": 50304},
-    "B*T=16384 V=65": {"N": 16384, "V": 65, "Vp": 128},  # the character models'
-}
-PLAIN_BENCH = {"B*T=4096": {"N": 4096, "V": 50257}}
-
 
 def inputs(dims: Dims, rng: np.random.Generator) -> dict[str, np.ndarray]:
     """Targets within the vocabulary, and rows of probabilities that sum to 1."""
@@ -96,7 +86,7 @@ forward = Op(
     bytes=lambda d, real: d["N"] * (4 + 4 + real.itemsize),
     cases={**EDGES, **UNLIKELY},
     shapes=softmax.SHAPES,
-    bench=PLAIN_BENCH,
+    bench={"B*T=4096": {"N": 4096, "V": 50257}},
     make_inputs=inputs,
 )
 
@@ -122,9 +112,15 @@ fused = Op(
     fits=("V <= Vp",),
     reference=crossentropy.fused,
     flops=lambda d: 7 * d["N"] * d["V"],
-    shapes=FUSED_SHAPES,
+    shapes=shapes(
+        "N V Vp", (1, 1, 1), (3, 31, 31), (5, 33, 64), (2, 1009, 1024), (2, 50257, 50304)
+    ),
     also=({"N": 2, "V": 1032, "Vp": 1032},),  # rows without padding
-    bench=BENCH,
+    bench={
+        "B*T=65536": {"N": 65536, "V": 50257, "Vp": 50304},
+        "B*T=4096": {"N": 4096, "V": 50257, "Vp": 50304},
+        "B*T=16384 V=65": {"N": 16384, "V": 65, "Vp": 128},  # the character models'
+    },
     make_inputs=fused_inputs,
     cancels=fused_cancels,
     cases={

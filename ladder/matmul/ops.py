@@ -96,12 +96,7 @@ backward_bias = Op(
 backward_weight_bias = Op(
     name="matmul.backward_weight_bias",
     summary="dweight += dout.T @ inp, dbias += dout summed over the rows",
-    args=(
-        update("dweight", "OC C", "float32", terms="N"),
-        update("dbias", "OC", "float32", terms="N"),
-        read("dout", "N OC"),
-        read("inp", "N C"),
-    ),
+    args=(backward_weight.args[0], *backward_bias.args, read("inp", "N C")),
     reference=matmul.backward_weight_bias,
     flops=lambda d: flops(d) + d["N"] * d["OC"],
     shapes=SHAPES,

@@ -17,10 +17,6 @@ from ladder.matmul_gelu.library_rungs import library_rungs
 from reference import matmul_gelu
 
 SHAPES = shapes("N C OC", (1, 1, 1), (3, 31, 33), (17, 64, 48), (65, 129, 67), (128, 96, 136))
-BENCH = {
-    "fc": {"N": 65536, "C": 768, "OC": 3072},
-    "fc N=4096": {"N": 4096, "C": 768, "OC": 3072},
-}
 
 
 def scaled(size: float) -> MakeInputs:
@@ -31,10 +27,6 @@ def scaled(size: float) -> MakeInputs:
         return {"weight": size / math.sqrt(dims["C"]) * weight}
 
     return make
-
-
-def cancels(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    return {"out": gelu.half(arrays["pre"])}
 
 
 forward = Op(
@@ -50,9 +42,12 @@ forward = Op(
     reference=matmul_gelu.forward,
     flops=lambda d: matmul.flops(d) + 8 * d["N"] * d["OC"],
     shapes=SHAPES,
-    bench=BENCH,
+    bench={
+        "fc": {"N": 65536, "C": 768, "OC": 3072},
+        "fc N=4096": {"N": 4096, "C": 768, "OC": 3072},
+    },
     make_inputs=scaled(1),
-    cancels=cancels,
+    cancels=lambda arrays: {"out": gelu.half(arrays["pre"])},
     cases={
         "large pre": Case(scaled(100), hard=True),
         "small pre": Case(scaled(1e-4)),

@@ -6,17 +6,14 @@ from ladder.core.contract.ladder import Ladder
 from ladder.core.contract.op import Op, read, update, write
 from reference import residual
 
-SHAPES = tuple({"N": N} for N in (1, 31, 33, 1000, 4099, 65536))
-BENCH = {"N=65536*768": {"N": 65536 * 768}, "N=4096*768": {"N": 4096 * 768}}
-
 forward = Op(
     name="residual.forward",
     summary="out = inp1 + inp2",
     args=(write("out", "N"), read("inp1", "N"), read("inp2", "N")),
     reference=residual.forward,
     flops=lambda d: d["N"],
-    shapes=SHAPES,
-    bench=BENCH,
+    shapes=tuple({"N": N} for N in (1, 31, 33, 1000, 4099, 65536)),
+    bench={"N=65536*768": {"N": 65536 * 768}, "N=4096*768": {"N": 4096 * 768}},
 )
 
 backward = replace(
