@@ -8,7 +8,7 @@ browser asks for dark ones, so that one file serves both. Text is readable on ev
 import colorsys
 import functools
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from html import escape
 
 COLOURS = {  # name: light, dark
@@ -127,6 +127,18 @@ class Drawing:
         for line in textwrap.wrap(text, max(1, int(width / (GLYPH * size * (1.1 if bold else 1))))):
             self.text(x, y, line, size, colour=colour, bold=bold)
             y += round(1.35 * size)
+        return y
+
+    def legend(self, entries: Iterable[tuple[str, str]], y: float) -> float:
+        """Words, each behind a box of its colour, in lines; the baseline of the last one."""
+        x = float(MARGIN)
+        for words, colour in entries:
+            wide = 34 + 6.3 * len(words)
+            if x + wide - 16 > WIDTH - MARGIN:
+                x, y = float(MARGIN), y + 19
+            self.box(x, y - 11, 13, 13, colour, "line")
+            self.text(x + 18, y, words, 12)
+            x += wide
         return y
 
     def line(

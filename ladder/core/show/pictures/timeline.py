@@ -7,25 +7,15 @@ from ladder.core.show.pictures.drawing import MARGIN, WIDTH, Drawing
 from ladder.core.show.pictures.recording import Event, record
 from ladder.core.show.pictures.replay import Durations, Replay, Span
 
-FILLS = {
-    "copy": "orange",
-    "held": "pale orange",
-    "queue": "pale blue",
-    "product": "blue",
-    "softmax": "purple",
-    "wait": "pale red",
-    "store": "green",
-    "": "panel",
-}
-LEGEND = {
-    "copy": "copy (thin bar: its start)",
-    "held": "landed, in use",
-    "product": "products",
-    "queue": "products wait for the tensor cores",
-    "softmax": "softmax",
-    "store": "store",
-    "wait": "waits at an mbarrier",
-    "": "idle, or empty",
+FILLS = {  # of each kind of span: the words of the legend, and the colour
+    "copy": ("copy (thin bar: its start)", "orange"),
+    "held": ("landed, in use", "pale orange"),
+    "product": ("products", "blue"),
+    "queue": ("products wait for the tensor cores", "pale blue"),
+    "softmax": ("softmax", "purple"),
+    "store": ("store", "green"),
+    "wait": ("waits at an mbarrier", "pale red"),
+    "": ("idle, or empty", "panel"),
 }
 ORDER = ("producer", "stage", "consumer", "tensor cores")
 TENSOR_CORES = ("tensor cores", 0)  # the row of all products
@@ -63,7 +53,8 @@ def of_events(
     drawing.text(x0 - 8, y + 10, "time units", 10, "end", "muted")
     for time in range(0, int(until) + 1, 10):
         drawing.text(x0 + time * scale, y + 10, str(time), 10, "middle", "muted")
-    y = _legend(drawing, {span.kind for span in spans}, y + 30)
+    kinds = {"", *(span.kind for span in spans)}  # "" is the grey beneath
+    y = drawing.legend([FILLS[kind] for kind in FILLS if kind in kinds], y + 30)
     drawing.paragraph(MARGIN, y + 22, drawing.description, size=12, colour="muted")
     return drawing
 
@@ -78,25 +69,13 @@ def _draw_span(
 ) -> None:
     left = x0 + span.start * scale
     if span.kind == "ask":
-        drawing.box(left, y + 1, TICK, 16, FILLS["copy"], title=f"copy: starts at {span.start:g}")
+        drawing.box(
+            left, y + 1, TICK, 16, FILLS["copy"][1], title=f"copy: starts at {span.start:g}"
+        )
         return
     wide = (min(span.end, until) - span.start) * scale
     text = f"{span.kind}: {span.start:g} to {span.end:g}"
-    drawing.box(left, y + 1, wide, 16, FILLS[span.kind], "paper", 0.8, text)
-
-
-def _legend(drawing: Drawing, kinds: set[str], y: float) -> float:
-    """What each colour in use means, and the grey beneath; the baseline of the last line."""
-    x = float(MARGIN)
-    for kind in [kind for kind in LEGEND if kind in kinds or not kind]:
-        text = LEGEND[kind]
-        wide = 34 + 6.3 * len(text)
-        if x + wide - 16 > WIDTH - MARGIN:
-            x, y = float(MARGIN), y + 19
-        drawing.box(x, y - 11, 13, 13, FILLS[kind], "line")
-        drawing.text(x + 18, y, text, 12)
-        x += wide
-    return y
+    drawing.box(left, y + 1, wide, 16, FILLS[span.kind][1], "paper", 0.8, text)
 
 
 def _describe(spans: Sequence[Span], durations: Durations, until: float) -> str:
