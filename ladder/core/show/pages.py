@@ -131,7 +131,8 @@ def update(write: bool, root: Path = ROOT) -> list[str]:
                 page.write_text(new, encoding="utf-8")
         drifted += [
             f"{page.relative_to(root)}: {picture} is missing or out of date"
-            for picture in _stale_pictures(new, page)
+            for picture, digest in _SOURCE.findall(new)
+            if pictures.drawn_from(page.parent / picture) != digest
         ]
         drifted += [
             f"{page.relative_to(root)}: {problem}" for problem in _citations(new, page, root)
@@ -176,12 +177,6 @@ def _citations(text: str, page: Path, root: Path) -> Iterator[str]:
     elif page != root / "doc" / "results" / "peers.md":  # what others have measured
         for number in citations.in_sentences(text):
             yield f"{number!r} stands in a sentence: leave it to a table or a log"
-
-
-def _stale_pictures(text: str, page: Path) -> Iterator[str]:
-    for picture, digest in _SOURCE.findall(text):
-        if pictures.drawn_from(page.parent / picture) != digest:
-            yield picture
 
 
 # ---- from the kernels ---------------------------------------------------------------------------
