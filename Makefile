@@ -18,7 +18,7 @@ BROKEN = $(if $(CUDA),,$(shell command -v nvidia-smi >/dev/null && nvidia-smi 2>
 TEST_PROCESSES := $(shell n=$$(nproc 2>/dev/null || sysctl -n hw.ncpu); [ $$n -gt 8 ] && echo 8 || echo $$n)
 
 # What spells out the repository's address; tests/test_address.py compares them.
-ADDRESSED := pyproject.toml CITATION.cff README.md doc/where_it_runs.md notebooks/13_colab.ipynb
+ADDRESSED := pyproject.toml action.yml CITATION.cff README.md doc/where_it_runs.md notebooks/13_colab.ipynb
 
 .PHONY: help setup amd train data test sweep check lint newcomer size notebooks browser site sitetest bench profile climb \
   doctor address lock clean

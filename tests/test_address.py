@@ -1,6 +1,7 @@
 """The repository's address stands in pyproject.toml; what must spell it out says the same."""
 
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -23,7 +24,17 @@ def test_the_address_is_that_of_pyproject(path):
     assert {f"https://github.com/{name}" for name in said} == {ADDRESS}
 
 
-@pytest.mark.parametrize("path", [*PLACES[:3], ROOT / "pyproject.toml"], ids=lambda path: path.name)
+def test_make_address_knows_every_file_that_spells_it_out():
+    find = f"git grep -lE {UNKNOWN}[/.] -- :!tests :!Makefile".split()
+    found = subprocess.run(find, cwd=ROOT, capture_output=True, text=True).stdout.split()
+    named = re.search(r"^ADDRESSED := (.*)$", (ROOT / "Makefile").read_text(), re.M).group(1)
+    assert {*found} <= {*named.split()}
+
+
+HIDDEN = [*PLACES[:3], ROOT / "pyproject.toml", ROOT / "action.yml"]
+
+
+@pytest.mark.parametrize("path", HIDDEN, ids=lambda path: path.name)
 def test_what_needs_an_address_shows_nothing_until_there_is_one(path):
     lines = [line for line in path.read_text(encoding="utf-8").splitlines() if UNKNOWN in line]
     assert all(re.match(r" *(# |<!-- )with an address: ", line) for line in lines)

@@ -79,6 +79,7 @@ def test_it_has_every_rung(run):
 
 def test_a_rung_and_a_strangers_file_are_shown_checked_and_traced(run, tmp_path):
     assert "tree reduction" in run("-m", "kernel_ladder.ladder", "list", "start.sum")
+    assert "'notebooks'" in run("-m", "kernel_ladder.ladder", "notebooks", status=2)  # it has none
     mine = shutil.copy(ROOT / "ladder/start/add/1_chunk_per_thread.cu", tmp_path / "mine.cu")
     for command, says in (("show", "real"), ("check", "passed"), ("trace", "sectors")):
         for rung in ("1", str(mine)):

@@ -7,6 +7,7 @@ What counts as right: trainer/engine/scoring.py.
 from __future__ import annotations
 
 import dataclasses
+import glob
 import math
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -46,8 +47,8 @@ def main(argv: Sequence[str]) -> int:
     if name == LOSS:
         run, context = weights.settings_of(Path(flags.value("model"))), model.shape.context
         pattern = run.get(f"{on}_data") if on in SPLITS else token_files(on, data_dir, tokenizer)
-        if pattern is None:
-            raise LadderError("-e names no run, which would name its text; name one by --on FILE")
+        if pattern is None or (on in SPLITS and not glob.glob(pattern)):
+            raise LadderError("-e names no run whose text is here; name a text by --on FILE")
         T = flags.sequence or run.get("sequence") or min(1024, context)
         T = resolve_sequence(dataclasses.replace(flags, sequence=T), machine.choice, context)
         text = on if is_text(on) else ""

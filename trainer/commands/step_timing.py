@@ -335,7 +335,5 @@ def write_result(
 
 def write_json(path: Path, content: Any) -> None:
     """A file whose numbers have six significant digits; further ones are noise."""
-    text = json.dumps(content)
-    files.write_json(
-        path, json.loads(text, parse_float=lambda number: float(f"{float(number):.6g}"))
-    )
+    rounded = json.loads(json.dumps(content), parse_float=lambda x: float(f"{float(x):.6g}"))
+    files.write_json(path, rounded)

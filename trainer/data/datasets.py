@@ -28,7 +28,7 @@ from trainer.data.download import DownloadError, data_directory
 from trainer.data.hub_texts import HUB_TEXTS, Reader, is_parquet, of_files, of_the_hub, prepare_text
 from trainer.data.sets import Prepared, remove_others, use_or_make
 from trainer.data.token_files import TokenLoader, is_text, spelled_out, write_tokens
-from trainer.data.tokenizers import Tokenizer, get_tokenizer
+from trainer.data.tokenizers import CHARS_VOCABULARY, Tokenizer, get_tokenizer
 
 __all__ = ["Prepared", "TokenLoader", "data_directory", "prepare"]
 
@@ -127,7 +127,7 @@ def _prepare_file(path: Path, data_dir: str | Path, tokenizer: str, fallback: bo
 
     def write(place: Path, chosen: Tokenizer) -> dict[str, int]:
         if isinstance(chosen, tokenizers.CharTokenizer):
-            chosen.save(place.with_name("chars_vocabulary.json"))
+            chosen.save(place.with_name(CHARS_VOCABULARY))
         tokens = _encode_documents(texts, chosen)
         return _write_splits(place, split(tokens, llmc=False))
 

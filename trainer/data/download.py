@@ -85,8 +85,8 @@ def writable_place(data_dir: str | Path, path: str) -> Path:
     return wished if writable and not marked_read_only else instead
 
 
-def fetch(source: Source, data_dir: str | Path) -> Path:
-    """The path of a file with the right content, downloaded if it is in neither place.
+def fetch(source: Source, data_dir: str | Path, *copies: Path) -> Path:
+    """The path of a file with the right content, downloaded if neither place nor a copy has it.
 
     A file with wrong content is reported on stderr, by name and hash, and replaced once the right
     one has come. Raises DownloadError where the file is not here and cannot be downloaded, and
@@ -95,7 +95,7 @@ def fetch(source: Source, data_dir: str | Path) -> Path:
     import pooch
 
     damaged = None
-    for path in places(data_dir, source.path):
+    for path in (*copies, *places(data_dir, source.path)):
         if path.is_file():
             try:
                 found = pooch.file_hash(str(path))

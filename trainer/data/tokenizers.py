@@ -20,7 +20,7 @@ from ladder.core.common.files import read_json, read_text, write_json
 from trainer.data import download
 
 NAMES = ("gpt2", "bytes", "chars")
-CHARS_VOCABULARY = "tinyshakespeare/chars_vocabulary.json"
+CHARS_VOCABULARY = "chars_vocabulary.json"  # in the folder of a text
 OWN_CHARS = "chars:"  # and the folder of a text of one's own
 END_OF_TEXT = "<|endoftext|>"
 
@@ -139,10 +139,13 @@ class CharTokenizer(Tokenizer):
 
     @classmethod
     def load(cls, path: str | Path, name: str = "chars") -> CharTokenizer:
+        """From a list, or the tokenizer.json that stands beside a model, in the order of ids."""
         symbols = read_json(path)
         try:
+            if isinstance(symbols, dict):
+                symbols = list(symbols["model"]["vocab"])
             json.dumps(symbols, ensure_ascii=False).encode()  # no half of a surrogate pair
-        except (ValueError, RecursionError) as error:
+        except (KeyError, TypeError, ValueError, RecursionError) as error:
             raise LadderError(f"cannot read the characters in {path}: {error}") from None
         if (
             not isinstance(symbols, list)
@@ -168,28 +171,29 @@ class CharTokenizer(Tokenizer):
         return self.symbols[i].encode("utf-8")
 
 
-def get_tokenizer(name: str, data_dir: str | Path) -> Tokenizer:
-    """The tokenizer `name`, its vocabulary from the data directory, or downloaded.
+def get_tokenizer(name: str, data_dir: str | Path, model: Path | None = None) -> Tokenizer:
+    """The tokenizer `name`, its vocabulary from the folder of a model that a run has left, from the
+    data directory, or downloaded.
 
     Raises DownloadError where the vocabulary is not there and cannot be downloaded.
     """
+    left = [] if model is None else [model / "merges.txt", model / "tokenizer.json"]
     if name == "gpt2":
-        return GPT2Tokenizer(download.fetch(download.GPT2_MERGES, data_dir))
+        return GPT2Tokenizer(download.fetch(download.GPT2_MERGES, data_dir, *left[:1]))
     if name == "bytes":
         return ByteTokenizer()
-    if name == "chars":
-        for path in download.places(data_dir, CHARS_VOCABULARY):
+    own = name.startswith(OWN_CHARS)
+    folder = name.removeprefix(OWN_CHARS) if own else "tinyshakespeare"
+    if (own and "/" not in folder) or name == "chars":  # a checkpoint may be a stranger's
+        for path in (*left[1:], *download.places(data_dir, f"{folder}/{CHARS_VOCABULARY}")):
             if path.is_file():
-                return CharTokenizer.load(path)
+                return CharTokenizer.load(path, name)
+    if name == "chars":
         text = read_text(download.fetch(download.TINYSHAKESPEARE, data_dir))
         tokenizer = CharTokenizer.of_text(text)
-        tokenizer.save(download.writable_place(data_dir, CHARS_VOCABULARY))
+        tokenizer.save(download.writable_place(data_dir, f"{folder}/{CHARS_VOCABULARY}"))
         return tokenizer
-    if name.startswith(OWN_CHARS):
-        folder = name.removeprefix(OWN_CHARS)
-        for path in download.places(data_dir, f"{folder}/chars_vocabulary.json"):
-            if "/" not in folder and path.is_file():  # a checkpoint may be a stranger's
-                return CharTokenizer.load(path, name)
+    if own:
         raise LadderError(
             f"the characters of {folder!r} are not in the data directory {data_dir}; name the one "
             "where the text was prepared by --data-dir"

@@ -65,7 +65,7 @@ def open_with_tokenizer(
     """
     # A file that is no model says so before a tokenizer's vocabulary is downloaded for it.
     opened = None if name in SIZES else open_file(Path(name), data_dir)
-    chosen = get_tokenizer(tokenizer or tokenizer_of(name), data_dir)
+    chosen = get_tokenizer(tokenizer or tokenizer_of(name), data_dir, _newest(Path(name))[0])
     model = opened or open_model(name, vocab=chosen.vocab, seed=seed, data_dir=data_dir)
     if model.tokenizer not in (None, chosen.name):
         raise LadderError(

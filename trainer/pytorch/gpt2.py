@@ -54,8 +54,11 @@ def swap(model: Any, **flags: Any) -> Any:
 
     Raises LadderError for a model that is not GPT-2 as it was published.
     """
+    from transformers import GPT2LMHeadModel
     from transformers.modeling_outputs import CausalLMOutputWithCrossAttentions
 
+    if not isinstance(model, GPT2LMHeadModel):
+        raise LadderError(f"swap takes transformers' GPT2LMHeadModel, not {type(model).__name__}")
     c, where = model.config, Path("model.config")
     config = config_of(c.to_dict(), where)
     tied = model.lm_head.weight is model.transformer.wte.weight

@@ -34,7 +34,7 @@ const digest = (...parts) => createHash("sha256").update(JSON.stringify(parts)).
 
 const SAFE = [
   "-std=c++17",
-  "-O1",
+  "-O2",
   "-fno-exceptions",
   "-fno-rtti",
   "-fno-strict-aliasing",

@@ -5,6 +5,7 @@ import dataclasses
 import functools
 import math
 import os
+import re
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
@@ -238,6 +239,9 @@ def _print_report(report: check.Report, verbose: bool, spots: Sequence[Spot]) ->
     text = str(report).replace(f"{Path.cwd()}{os.sep}", "")  # files as they were named
     style = "green" if report.passed else "bold red"
     screen.print(text, style=style, highlight=False, markup=False, soft_wrap=True)
+    command = re.search(r"more: (.*) check (.*) --device", text)
+    if command and re.search(r"race on |deadlock: |barrier|under way", text):
+        print(f"    who waits for whom: {command[1]} trace {command[2]} --timeline run.svg")
     for outcome in report.outcomes:
         if verbose or (not report.passed and outcome in report.failures[1:]):
             detail = outcome.detail if verbose else outcome.detail.partition("\n")[0]

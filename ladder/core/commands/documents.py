@@ -3,10 +3,13 @@
 import argparse
 
 from ladder.core.commands import shared
+from ladder.core.common.install import ROOT
 from ladder.core.show import pages, working_copy
 
 
 def add_to(commands: shared.Commands) -> None:
+    if ROOT:  # an installed wheel has neither pages nor notebooks
+        return
     parser = commands.add("docs", write_docs)
     parser.add_argument(
         "--check", action="store_true", help="write nothing; status 1 if out of date"

@@ -44,10 +44,8 @@ def export_rung(options: argparse.Namespace) -> int:
     ladder, rung = shared.op_and_rung(options)
     target_of = functools.partial(compiler.typical_target, options.arch)
     target = target_of(DTYPES[shared.dtype_of(ladder, rung, options, target_of)])
-    if options.shape:
-        dims = shared.shape_of(ladder, options)
-    else:
-        dims = export.default_shape(ladder.op, rung, target)
+    dims = shared.shape_of(ladder, options) if options.shape else None
+    dims = dims or export.default_shape(ladder.op, rung, target)
     suffix = SUFFIXES[options.to]
     path = options.output or Path(export.file_name(ladder.op, rung, suffix))
     if path.is_dir():
@@ -58,14 +56,13 @@ def export_rung(options: argparse.Namespace) -> int:
         raise LadderError(f"{path}: a file for {options.to} ends in {suffix}; rename it")
     if rung.path is not None and path.resolve() == rung.path.resolve():
         raise LadderError(f"{path} is the rung itself; give the program another name by -o")
-    to = export if options.to == "nvcc" else export_torch
-    text = to.export(ladder, rung, dims, target)
+    if options.to == "torch":
+        text, next_step = export_torch.export(ladder, rung, dims, target), ["python", str(path)]
+        purpose = "where PyTorch with CUDA and nvcc are, check it with"
+    else:
+        text = export.export(ladder, rung, dims, target, path.name)
+        purpose, next_step = "build it with", export.build_command(path, target)
     with atomic_write(path) as file:
         file.write(text.encode())
-    if options.to == "torch":
-        print(f"written to {path}; where PyTorch with CUDA and nvcc are, check it with")
-        print(shlex.join(["python", str(path)]))
-        return 0
-    print(f"written to {path}; build it with")
-    print(shlex.join(export.build_command(path, target)))
+    print(f"written to {path}; {purpose}\n{shlex.join(next_step)}")
     return 0

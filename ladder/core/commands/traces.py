@@ -1,4 +1,4 @@
-"""What a rung does: `trace` counts its memory accesses, `ncu` says how to profile it."""
+"""What a rung does: `trace` counts accesses or draws waits, `ncu` says how to profile it."""
 
 import argparse
 import dataclasses
@@ -11,13 +11,15 @@ from ladder.core.contract.op import format_dims
 from ladder.core.device.cuda import compiler
 from ladder.core.emulator.emulated import Emulated
 from ladder.core.show import machine, ncu, source_code, trace
-from ladder.core.show.pictures import accesses
+from ladder.core.show.pictures import accesses, waits
+from ladder.core.show.pictures.drawing import Drawing
 from ladder.core.verify import sandbox
 
 
 def add_to(commands: shared.Commands) -> None:
     parser = commands.add("trace", trace_rung)
     shared.add_op_and_rung(parser)
+    shared.add_reference(parser)
     shared.add_unconfined(parser)
     shared.add_call_options(parser)
     parser.add_argument(
@@ -25,6 +27,11 @@ def add_to(commands: shared.Commands) -> None:
     )
     parser.add_argument(
         "--picture", metavar="FILE", help="also draw which lane touches what (an SVG file)"
+    )
+    parser.add_argument(
+        "--timeline",
+        metavar="FILE",
+        help="draw instead who waits where (an SVG file), also of a kernel that is wrong",
     )
     shared.add_format(parser, "counts, each of a source line and a buffer")
 
@@ -37,31 +44,45 @@ def add_to(commands: shared.Commands) -> None:
 
 def trace_rung(options: argparse.Namespace) -> int:
     """Memory accesses, line by line, counted by the emulator."""
-    ladder, rung = shared.op_and_rung(options)
-    rights = shared.unconfined(options, rung)
-    if rung.is_own_file:
-        sandbox.require(options.op, rung, "emulated", rights)
+    op: str | Path = options.reference or options.op
+    if options.reference:
+        ladder = shared.own_op(options, [options.op])
+        rung = ladder.find(options.op)
+    else:
+        ladder, rung = shared.op_and_rung(options)
+    rights = shared.unconfined(options, rung) or not rung.is_own_file
+    if rung.is_own_file and not options.timeline:
+        sandbox.require(op, rung, "emulated", rights)
     dims = shared.shape_of(ladder, options) if options.shape else source_code.small_shape(ladder.op)
     dtype = shared.dtype_of(ladder, rung, options, Emulated(warp=options.warp).target)
-    if rung.is_own_file:
-        report = sandbox.trace(options.op, rung.file, dtype, dims, rights, warp=options.warp)
-    else:
-        report = trace.trace(ladder, rung, dtype, dims, options.warp)
-    title = f"{options.op} {rung.label}, {format_dims(dims)}, {dtype}"
+    title = f"{ladder.op.name} {rung.label}, {format_dims(dims)}, {dtype}"
+    if options.timeline:
+        if ladder.op.ranks:
+            raise LadderError(f"--timeline draws blocks of one GPU; {options.op} is for several")
+        report = sandbox.trace(op, rung.file, dtype, dims, rights, warp=options.warp, record=True)
+        with sandbox.distrusted():
+            _write("--timeline", options.timeline, waits.of_report(report, rung, title))
+        problem = next((seen.problem for seen in report.timelines if seen.problem), "")
+        print(problem or "no barrier, wait or access is wrong in these runs")
+        print(f"written to {options.timeline}")
+        return int(bool(problem))
+    report = sandbox.trace(op, rung.file, dtype, dims, rights, warp=options.warp)
     output = shared.Output(options)
     output.remark(title)
     counts = map(dataclasses.asdict, trace.own_lines(report, rung))
     output.add(lambda: shared.console().print(trace.table(report, rung)), counts)
     if options.picture:
-        try:
-            text = accesses.of_report(report, rung, title).svg()
-            Path(options.picture).write_text(text, encoding="utf-8")
-        except OSError as error:
-            why = f"cannot draw --picture {options.picture}: {error.strerror}"
-            raise LadderError(why) from None
+        _write("--picture", options.picture, accesses.of_report(report, rung, title))
         output.remark(f"written to {options.picture}")
     output.end()
     return 0
+
+
+def _write(flag: str, path: str, drawing: Drawing) -> None:
+    try:
+        Path(path).write_text(drawing.svg(), encoding="utf-8")
+    except OSError as error:
+        raise LadderError(f"cannot draw {flag} {path}: {error.strerror}") from None
 
 
 def how_to_profile(options: argparse.Namespace) -> int:
@@ -77,11 +98,8 @@ def how_to_profile(options: argparse.Namespace) -> int:
     counted = machine.kernels(ladder, rung, dtype, small, options.arch)
     timed = machine.kernels(ladder, rung, dtype, large, options.arch)
     sms = counted[0].multiprocessors
-    if rung.is_own_file:
-        given = options.op, rung.file, dtype, small, rights
-        counts = sandbox.trace(*given, multiprocessors=sms).lines
-    else:
-        counts = ncu.count(ladder, rung, dtype, small, sms)
+    given = options.op, rung.file, dtype, small, rights or not rung.is_own_file
+    counts = sandbox.trace(*given, multiprocessors=sms).lines
     predicted = [list(ncu.predictions(kernel, counts)) for kernel in counted]
     metrics = list(dict.fromkeys(p.metric for values in predicted for p in values))
     call = options.op, options.rung, dtype

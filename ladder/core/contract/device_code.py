@@ -179,10 +179,11 @@ def code_identity(rung: Rung, exact: bool = False) -> str:
     """
     if rung.path is not None:
         folder = rung.path.parent
-        texts = [device_code(rung.source, folder)]
         if exact:
             headers = included(rung.source, folder).values()
             texts = [rung.source, *(header.decode("utf-8", "replace") for header in headers)]
+        else:
+            texts = [device_code(rung.source, folder)]
         launch = [line for key in LAUNCH_KEYS for line in rung.header.get(key, ())]
         heuristics = [_heuristic(function) for function in rung.lines.heuristics.values()]
         return cache.digest(

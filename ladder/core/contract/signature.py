@@ -5,6 +5,7 @@ wrong places. So the parameters are read from the source, where `Args` of the he
 them, and compared with the contract before the first launch.
 """
 
+import functools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -80,7 +81,8 @@ def expected(op: Op, rung: Rung) -> list[Parameter]:
     ]
 
 
-def parameters(source: str, kernel: str) -> list[Parameter] | None:
+@functools.lru_cache(maxsize=256)  # a check binds one kernel a hundred times
+def parameters(source: str, kernel: str) -> Sequence[Parameter] | None:
     """The parameters of a function; None where its definition is not recognised."""
     found = _definition(_without_comments(source), kernel)
     if found is None:
@@ -107,12 +109,13 @@ def arguments(rung: Rung, kernel: str) -> list[Parameter]:
     return [each._replace(name=ours.get(each.name, each.name)) for each in taken]
 
 
-def _defined(rung: Rung, kernel: str) -> list[Parameter] | None:
+def _defined(rung: Rung, kernel: str) -> Sequence[Parameter] | None:
     """The parameters of a kernel by its definition in the rung's file, or in one that it includes;
     None where neither is recognised."""
+    if (taken := parameters(rung.source, kernel)) is not None:
+        return taken
     headers = included(rung.source, rung.file.parent).values()
-    texts = (rung.source, *(header.decode("utf-8", "replace") for header in headers))
-    found = (parameters(text, kernel) for text in texts)
+    found = (parameters(header.decode("utf-8", "replace"), kernel) for header in headers)
     return next((taken for taken in found if taken is not None), None)
 
 

@@ -126,8 +126,8 @@ class Emulated(Device):
 
     def variant(self, **changes: Any) -> Emulated:
         """The same device with another `warp`, `seed`, `early`, `counting`, `workers`,
-        `time_limit`, `trace` or `multiprocessors`; or with `zeros`: variables without a value hold
-        0, and not what no result survives."""
+        `time_limit`, `trace` or `multiprocessors`; with `zeros`: variables without a value hold 0,
+        and not what no result survives; if it counts, with `record`: `report()` has timelines."""
         device = Emulated()
         device._use(replace(self._settings, **changes))
         device._warnings = self._warnings

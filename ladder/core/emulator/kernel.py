@@ -17,9 +17,9 @@ from ladder.core.common.errors import LadderError
 from ladder.core.contract.device import aligned_empty
 from ladder.core.contract.launch_plan import Launch
 from ladder.core.contract.peers import Peers, by_value
-from ladder.core.emulator import source
+from ladder.core.emulator import source, timeline
 from ladder.core.emulator.locate import MISSING, Locator
-from ladder.core.emulator.report import Access, LineCount, Problem, Report, Site
+from ladder.core.emulator.report import Access, LineCount, Problem, Report, Site, Timeline
 from ladder.core.emulator.structures import (
     ACCESSES,
     AGENTS,
@@ -83,6 +83,7 @@ class Settings:
     trace: int
     multiprocessors: int
     zeros: bool = False
+    record: bool = False
 
 
 @dataclass
@@ -92,13 +93,14 @@ class Record:
     lines: dict[Site, Counter[str]] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
     accesses: list[Access] = field(default_factory=list)
+    timelines: list[Timeline] = field(default_factory=list)
 
     def report(self) -> Report:
         lines = [LineCount(**{**vars(site), **counts}) for site, counts in self.lines.items()]
-        return Report(lines, list(self.problems), list(self.accesses))
+        return Report(lines, list(self.problems), list(self.accesses), list(self.timelines))
 
     def clear(self) -> None:
-        for found in (self.lines, self.problems, self.accesses):
+        for found in (self.lines, self.problems, self.accesses, self.timelines):
             found.clear()
 
 
@@ -176,6 +178,7 @@ class EmulatedKernel:
             settings.trace,
             len(buffers),
             bool(launch.prefetch),
+            settings.record,
             settings.time_limit,
         )
         library = load_runtime()
@@ -238,16 +241,23 @@ class EmulatedKernel:
             sys.stdout.write(printed.decode(errors="replace"))
         raw = result.problems[: result.problem_count]
         sites = result.sites[: result.site_count]
+        events = result.events[: result.event_count]
         places = [place for problem in raw for place in (problem.place, problem.other)]
-        addresses = [place.pc for place in (*places, *sites) if place.pc]
+        places += [event.place for event in events]
+        addresses = {place.pc for place in (*places, *sites) if place.pc}
         base = result.library_base
         found = self._locator.find(address - base for address in addresses)
 
         def locate(pc: int | None) -> Line:
             return found[pc - base] if pc else (self._locator.source, 0)
 
-        problems = [p for problem in raw if (p := self._problem(problem, locate, buffers))]
+        said = [(p, problem) for p in raw if (problem := self._problem(p, locate, buffers))]
+        problems = [problem for _, problem in said]
         self._record.problems += problems
+        if self._settings.record:
+            said.sort(key=lambda pair: pair[1].kind == UNINITIALISED)  # as in KernelError
+            seen = timeline.read(self.name, events, self._settings.early, said, locate)
+            self._record.timelines.append(seen)
         known = [self._site(site, locate) for site in sites]
         for key, site in zip(known, sites, strict=True):
             if not site.requests:

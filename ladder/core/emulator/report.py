@@ -1,6 +1,8 @@
 """What a launch was seen to do: problems, and in counting mode its memory accesses by line."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from ladder.core.common.errors import LadderError
 from ladder.core.common.files import read_text
@@ -96,6 +98,44 @@ class Access(Site):
     offsets: tuple[int, ...]
 
 
+class Event(NamedTuple):
+    """What some lanes of a warp do, one after the other.
+
+    kind   as in results.h, or "problem"
+    of     the barrier, the unit, or what the problem is
+    phase  of the barrier, or the group of what the unit does
+    came   how many threads have come to the phase, of `threads`
+    block  its place in its cluster; warp: in the block; lanes: as bits
+    line   in the kernel's file; 0: not known
+    """
+
+    kind: str
+    of: str
+    phase: int
+    came: int
+    threads: int
+    block: int
+    warp: int
+    lanes: int
+    line: int
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """What the threads of one cluster do in a launch, and the first thing that they do wrong.
+
+    early     whether asynchronous copies land at once
+    left_out  how many more events there were, before and after these
+    problem   its message, or ""
+    """
+
+    kernel: str
+    early: bool
+    events: Sequence[Event]
+    left_out: int
+    problem: str
+
+
 @dataclass(frozen=True)
 class Report:
     """Everything since the device was made or `reset_report` was called, in program order."""
@@ -103,3 +143,4 @@ class Report:
     lines: list[LineCount] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
     accesses: list[Access] = field(default_factory=list)
+    timelines: list[Timeline] = field(default_factory=list)  # of each launch that was recorded

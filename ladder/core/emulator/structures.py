@@ -50,7 +50,17 @@ def _fields(**types: Any) -> list[tuple[str, Any]]:
 
 
 class CPlace(Structure):
-    _fields_ = _fields(pc=c_uint64, block=Triple, thread=Triple, access=c_int32, agent=c_int32)
+    _fields_ = _fields(
+        pc=c_uint64,
+        block=Triple,
+        thread=Triple,
+        access=c_int32,
+        agent=c_int32,
+        member=c_uint32,
+        warp=c_uint32,
+        lane=c_uint32,
+        serial=c_uint32,
+    )
 
 
 class CWhere(Structure):
@@ -89,6 +99,12 @@ class CRequest(Structure):
     )
 
 
+class CEvent(Structure):
+    _fields_ = _fields(
+        place=CPlace, kind=c_char_p, of=c_char_p, phase=c_int32, came=c_int32, threads=c_int32
+    )
+
+
 class CResult(Structure):
     _fields_ = _fields(
         problems=POINTER(CProblem),
@@ -97,6 +113,8 @@ class CResult(Structure):
         site_count=c_int64,
         requests=POINTER(CRequest),
         request_count=c_int64,
+        events=POINTER(CEvent),
+        event_count=c_int64,
         printed=c_void_p,
         printed_bytes=c_int64,
         library_base=c_uint64,
@@ -119,6 +137,7 @@ class COptions(Structure):
         trace=c_int32,
         buffer_count=c_int32,
         prefetches=c_int32,
+        record=c_int32,
         time_limit=c_double,
     )
 

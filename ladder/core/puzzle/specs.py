@@ -198,7 +198,7 @@ def convolve(out: Array, a: Array, w: Array) -> None:
     out("M N", terms="K"),
     floats("a", "M K"),
     floats("b", "K N"),
-    sizes=((1, 1, 1), (5, 33, 19), (70, 99, 130), (64, 64, 64)),
+    sizes=((1, 1, 1), (5, 33, 19), (37, 70, 50), (64, 64, 64)),
 )
 def matmul(out: Array, a: Array, b: Array) -> None:
     """The product of two matrices."""

@@ -81,20 +81,15 @@ def command(op: Op, rung: Rung, dims: Dims, target: Target) -> str:
 
 
 def build_command(path: Path, target: Target) -> list[str]:
-    """The command line that builds the program `path`, of the same name without `.cu`.
-
-    Raises LadderError where nvcc would not take the file for CUDA C++.
-    """
-    if path.suffix != ".cu":
-        raise LadderError(f"nvcc compiles CUDA C++ from files that end in .cu; rename {path}")
+    """The command line that builds the program `path`, of the same name without `.cu`."""
     number = target.arch.removeprefix("sm_")
     code = f"arch=compute_{number},code=sm_{number}"
     program = str(path.with_suffix(""))
     return ["nvcc", "-O3", "-std=c++17", "-gencode", code, str(path), "-o", program]
 
 
-def export(ladder: Ladder, rung: Rung, dims: Dims, target: Target) -> str:
-    """The text of the file. What it takes and raises: as `prepare`."""
+def export(ladder: Ladder, rung: Rung, dims: Dims, target: Target, name: str | None = None) -> str:
+    """The text of the file `name`, else of `file_name`. What it takes and raises: as `prepare`."""
     op = ladder.op
     plan, inputs, samples = prepare(ladder, rung, dims, target)
     tables = _tables(inputs, samples)
@@ -106,7 +101,7 @@ def export(ladder: Ladder, rung: Rung, dims: Dims, target: Target) -> str:
         *_main(op, rung, plan, dims, target, inputs),
     ]
     return tidy(
-        _title(op, rung, dims, target),
+        _title(op, rung, dims, target, name or file_name(op, rung)),
         *device_code(op, rung, plan, target, names),
         "\n".join(body),
         _heading("3. The numbers: inputs, and samples of the results (index, value, tolerance)"),
@@ -192,8 +187,8 @@ def _with_headers(path: Path, folders: Sequence[Path]) -> list[tuple[Path, str]]
 # ---- sections ------------------------------------------------------------------------------------
 
 
-def _title(op: Op, rung: Rung, dims: Dims, target: Target) -> str:
-    name, real = file_name(op, rung), target.real.name
+def _title(op: Op, rung: Rung, dims: Dims, target: Target, name: str) -> str:
+    real = target.real.name
     return f"""\
 // {op.name}, {rung.label}, as one program
 //

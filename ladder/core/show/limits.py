@@ -228,7 +228,8 @@ LESSONS = {  # what most kernels that break a limit have to learn
     "requests per warp": "Share the work: launch more warps, and let each take its part.",
     "wavefronts": "Whole warps work, and few of them in each step; registers take none.",
     "barriers": "A barrier is for what one warp writes and another reads; leave out others.",
-    "extra wavefronts": "Lanes of a request meet in a bank: pad the rows, or swizzle them.",
+    "extra wavefronts": "Lanes of a request meet in a bank: let neighbours take neighbouring "
+    "words, pad the rows, or swizzle them.",
     "loads per multiply-add": "Keep factors in registers, where each serves several outputs.",
     "steps without a copy": "Start the next copy before the products.",
     "waits for all products": "Wait for the products of the step before; those of this one run on.",

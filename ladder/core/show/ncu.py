@@ -12,14 +12,10 @@ import shlex
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from ladder.core.contract.ladder import Ladder
 from ladder.core.contract.op import Dims, format_dims
-from ladder.core.contract.rung_file import Rung
-from ladder.core.emulator.emulated import Emulated
 from ladder.core.emulator.report import LineCount
 from ladder.core.show import trace
 from ladder.core.show.machine import Kernel
-from ladder.core.verify.inputs import run_on
 
 # Metrics that the emulator counts: in which memory, of which accesses, and what of them.
 COUNTS = {
@@ -54,13 +50,6 @@ class Advice(NamedTuple):
 
     section: str
     why: str
-
-
-def count(ladder: Ladder, rung: Rung, dtype: str, dims: Dims, sms: int) -> list[LineCount]:
-    """The accesses of a rung on an emulated GPU with so many SMs."""
-    device = Emulated(counting=True, multiprocessors=sms)
-    run_on(device, ladder, rung, dtype, dims)
-    return list(device.report().lines)
 
 
 def predictions(kernel: Kernel, counts: Sequence[LineCount]) -> Iterator[Prediction]:

@@ -44,6 +44,7 @@ from ladder.core.show.pictures import banks as bank_pictures
 from ladder.core.show.pictures import ring as ring_pictures
 from ladder.core.show.pictures import spec as spec_pictures
 from ladder.core.show.pictures import timeline as timeline_pictures
+from ladder.core.show.pictures import waits as wait_pictures
 from ladder.core.show.pictures.drawing import Drawing
 from ladder.core.show.pictures.replay import Durations
 from ladder.core.show.traffic import beside_least
@@ -327,6 +328,15 @@ def timeline(
     title = rung.name if rung.number else rung.idea
     drawing = timeline_pictures.of_events(title, events, Durations(5, 2, 1), until=until)
     _draw(drawing.svg())
+
+
+def waits(op: str, kernel: int | str, dtype: str = "bfloat16", **dims: int) -> None:
+    """Who waits for whom in a block of a rung, or of a kernel in a string, which may be wrong."""
+    rung = rung_of(op, kernel)
+    title = rung.name if rung.number else rung.idea
+    with sandbox.as_file(str(kernel)) as path, sandbox.distrusted():
+        report = sandbox.trace(op, path, dtype, dims, not rung.is_own_file, record=True)
+        _draw(wait_pictures.of_report(report, rung, title).svg())
 
 
 def deliveries(op: str, kernels: Sequence[int | str], **dims: int) -> None:

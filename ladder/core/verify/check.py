@@ -161,7 +161,7 @@ class Report:
         of = f"{self.op} {self.which}"
         if self.op.endswith(".py"):
             of = f"{self.which} --reference {self.op}"
-        command = f"more: python -m ladder check {of}{call} --device emulated{warp} -v"
+        command = f"more: python -m ladder check {of}{call}{warp} --device emulated -v"
         *lines, last = failure.detail.split(INDENT)
         after = [last] if last.startswith(("tolerance:", "rounding:")) else []
         before = lines if after else [*lines, last]

@@ -13,6 +13,7 @@ WHOLE = 1e-4  # relative: how far a factor may be from a whole number that count
 FACTOR_SHARE = 0.9  # of the wrong elements that one factor must explain
 UNWRITTEN = "no thread writes any element"  # what a cause begins with where the fill is left
 EVERY = "every element is wrong: look at what all share (the formula, an operand, a missing step)"
+SAME_ROWS = "every row has the same values: what differs from row to row is left out"
 PERIODS = (128, 64, 32, 16, 8, 4, 2)  # of tiles, lanes and vectors
 
 
@@ -54,7 +55,14 @@ def likely_cause(
     if factor := _constant_factor(got, value, wrong):
         twice = "elements are added more than once, or " if _whole(factor) else ""
         return f"the wrong elements are {factor:.4g} times what they must be: {twice}a scale factor"
+    if got.ndim > 1 and _rows_are_equal(got) and not _rows_are_equal(value):
+        return SAME_ROWS
     return _by_place(wrong)
+
+
+def _rows_are_equal(array: np.ndarray) -> bool:
+    rows = array.reshape(-1, array.shape[-1])
+    return bool((rows == rows[0]).all())
 
 
 def never_written(got: np.ndarray) -> np.ndarray:

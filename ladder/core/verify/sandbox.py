@@ -37,8 +37,8 @@ from ladder.core.contract.op import Dims
 from ladder.core.contract.rung_file import MOST_BYTES, Rung
 from ladder.core.device.open import open_device
 from ladder.core.emulator.coverage import Spot
-from ladder.core.emulator.emulated import Emulated
-from ladder.core.emulator.report import Access, LineCount
+from ladder.core.emulator.emulated import Emulated, KernelError
+from ladder.core.emulator.report import Access, LineCount, Timeline
 from ladder.core.emulator.report import Report as Seen
 from ladder.core.verify.check import Outcome, Report
 from ladder.core.verify.check import check as check_here
@@ -51,6 +51,8 @@ SECONDS = 120.0  # time limit of a check
 # A check launches a kernel at several shapes, and in several orders of its threads. One launch of
 # the emulator that takes a sixth of the check's time, and 10 s, does not leave enough for the rest.
 LAUNCHES, LEAST_SECONDS = 6, 10.0
+# Of a recording: threads in order, and in others; asynchronous copies late, and early.
+ORDERS: tuple[dict[str, Any], ...] = ({}, {"early": True}, {"seed": 1}, {"seed": 2, "early": True})
 HEADERS = (".h", ".cuh", ".hpp", ".hh", ".hxx", ".inl", ".inc", ".cu", ".cpp", ".cc")
 START = (  # not python -m, which finds modules in the current folder, and it may be a stranger's
     "import sys; sys.path = [path for path in sys.path if path]; "
@@ -93,7 +95,7 @@ def cover(
 
 
 def trace(
-    op: str,
+    op: str | Path,
     path: str | Path,
     dtype: str,
     dims: Dims,
@@ -101,17 +103,19 @@ def trace(
     **settings: int,
 ) -> Seen:
     """The memory accesses of a kernel in one run on the emulator with some `settings` of
-    `Emulated`, in a child process. Raises LadderError where it does what it must not."""
+    `Emulated.variant`, in a child process. Raises LadderError where it does what it must not,
+    unless the settings have `record`: then the timelines show it."""
     request = _request(op, path, Emulated.kind, unconfined)
     request |= {"dtype": dtype, "dims": dict(dims), "settings": settings}
     answer = _in_child_that_lives("trace", request)
-    with _distrusted():
+    with distrusted():
         accesses: list[dict[str, Any]] = [
             {name: tuple(v) if isinstance(v, list) else v for name, v in access.items()}
             for access in answer["accesses"]
         ]
         lines = [LineCount(**line) for line in answer["lines"]]
-        return Seen(lines, accesses=[Access(**access) for access in accesses])
+        timelines = [Timeline(**launch) for launch in answer["timelines"]]
+        return Seen(lines, [], [Access(**access) for access in accesses], timelines)
 
 
 def judge(
@@ -131,7 +135,7 @@ def judge(
     request |= {"dtype": dtype, "dims": dict(dims)}
     request |= {"at_most": dict(at_most), "at_least": dict(at_least)}
     answer = _in_child_that_lives("judge", request)
-    with _distrusted():
+    with distrusted():
         return answer["kept"] is True, [str(sentence) for sentence in answer["said"]]
 
 
@@ -150,11 +154,11 @@ def _in_child_that_lives(task: str, request: Mapping[str, Any]) -> dict[str, Any
 
 
 @contextmanager
-def _distrusted() -> Iterator[None]:
+def distrusted() -> Iterator[None]:
     """Reads an answer: a kernel may have written it. Raises LadderError where it is none."""
     try:
         yield
-    except (KeyError, TypeError, AttributeError):
+    except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError):
         raise LadderError("the kernel's process has answered what it cannot have found") from None
 
 
@@ -189,7 +193,7 @@ def _as_far_as_it_came(
     rung: Rung, progress: dict[str, Any], seconds: float
 ) -> tuple[Report, list[Spot]]:
     """The report of a child whose time was over, though none of its launches took too long."""
-    with _distrusted():
+    with distrusted():
         coming = Outcome(**progress.pop("next"))
     report, _ = _read(progress)
     detail = (
@@ -219,7 +223,7 @@ def _watch(request: Mapping[str, Any], seconds: float) -> Outcome | None:
 
 
 def _read(answer: dict[str, Any]) -> tuple[Report, list[Spot]]:
-    with _distrusted():
+    with distrusted():
         spots = [Spot(**spot) for spot in answer.pop("spots", ())]
         outcomes = tuple(Outcome(**outcome) for outcome in answer.pop("outcomes"))
         warnings, given_up = (tuple(answer.pop(name)) for name in ("warnings", "given_up"))
@@ -407,10 +411,16 @@ def _check_covering(request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _trace(request: Mapping[str, Any]) -> dict[str, Any]:
-    device = Emulated(counting=True, **request["settings"])
-    ladder, rung = asked(request)
-    run_on(device, ladder, rung, request["dtype"], request["dims"])
-    return dataclasses.asdict(device.report())
+    """The accesses of one run; or what is recorded in the first order that shows a mistake."""
+    reports, records = [], request["settings"].get("record", False)
+    for order in ORDERS if records else ORDERS[:1]:
+        device = Emulated(counting=True).variant(**request["settings"], **order)
+        with suppress(*[KernelError] * records):
+            run_on(device, *asked(request), request["dtype"], request["dims"])
+        reports.append(device.report())
+        if reports[-1].problems:
+            return dataclasses.asdict(reports[-1])
+    return dataclasses.asdict(reports[0])
 
 
 TASKS = {"check": _check, "watch": _check_watching, "cover": _check_covering, "trace": _trace}

@@ -248,7 +248,7 @@ def test_the_loss_of_a_model_is_that_of_its_runs_validation(tmp_path, capsys):
     assert loss("--on", "train", "--limit", "3")[1] != loss("--limit", "3")[1]
     model = str(outcome.directory / "model")
     with pytest.raises(
-        LadderError, match="-e names no run, which would name its text; name one by --on"
+        LadderError, match="-e names no run whose text is here; name a text by --on"
     ):
         loss("-e", model)
     with pytest.raises(LadderError, match="--on and -t are for eval loss"):

@@ -237,7 +237,9 @@ def test_what_cannot_be_sampled_is_refused(tmp_path, monkeypatch, model, tokeniz
 
 def test_another_tokenizer_than_that_of_the_run_is_refused(tmp_path):
     """One of fewer tokens, too: a forward pass takes its ids, but they mean other text."""
-    CharTokenizer(["\n", "a"]).save(download.writable_place(tmp_path, CHARS_VOCABULARY))
+    CharTokenizer(["\n", "a"]).save(
+        download.writable_place(tmp_path, f"tinyshakespeare/{CHARS_VOCABULARY}")
+    )
     words = {"device": "cpu", "data_dir": str(tmp_path)}
     run_of_bytes = Flags(model=save_model(tmp_path / "run"), tokenizer="chars", **words)
     with pytest.raises(LadderError, match=r"^--tokenizer chars: .*run was trained on .* bytes;"):

@@ -1,5 +1,7 @@
 """What a run leaves at its end: its model, for other commands, programs and runs."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -7,7 +9,7 @@ from ladder.core.common.errors import LadderError
 from tests.trainer.parallel_run import run_ranks
 from tests.trainer.tiny import SHAPE, run, settings
 from trainer.commands import sample
-from trainer.data.tokenizers import ByteTokenizer
+from trainer.data.tokenizers import ByteTokenizer, CharTokenizer
 from trainer.files import checkpoint, kept_model, weights
 from trainer.flags import Flags
 from trainer.open import of_newest_run
@@ -73,6 +75,20 @@ def test_samples_come_from_the_newest_run_unless_e_names_one(tmp_path, monkeypat
         sample.main(["-e", "runs", *words])
     assert sample.main(["-e", "runs/old", *words]) == 0
     assert "there are also" not in capsys.readouterr().err
+
+
+def test_a_model_brings_the_characters_of_its_text(tmp_path):
+    tokenizer = CharTokenizer(list("b\nai"), "chars:of a text that is elsewhere")
+    shape = replace(SHAPE, vocab=4, padded_vocab=128)
+    kept_model.keep(
+        tmp_path, shape, lambda name: np.zeros(shape.parameter_shapes()[name]), tokenizer
+    )
+    for name in (tmp_path, tmp_path / "model"):
+        _, found = weights.open_with_tokenizer(str(name), None, seed=0, data_dir=tmp_path / "data")
+        assert (found.name, found.symbols) == (tokenizer.name, tokenizer.symbols)
+    (tmp_path / "model/tokenizer.json").write_text("{}")
+    with pytest.raises(LadderError, match="cannot read the characters in"):
+        weights.open_with_tokenizer(str(tmp_path), None, seed=0, data_dir=tmp_path)
 
 
 def test_the_newer_of_model_and_checkpoint_is_read(tmp_path):

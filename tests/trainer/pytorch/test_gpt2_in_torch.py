@@ -209,3 +209,5 @@ def test_a_swapped_model_goes_through_the_compiler():
 def test_another_model_is_not_swapped(settings, message):
     with pytest.raises(LadderError, match=message):
         kl.swap(their_model(**settings))
+    with pytest.raises(LadderError, match="GPT2LMHeadModel, not Linear"):
+        kl.swap(torch.nn.Linear(2, 2))

@@ -11,7 +11,7 @@ export interface Headers {
 }
 
 export interface Library {
-  module: Uint8Array;
+  module: WebAssembly.Module;
   lines: number[]; // of the kernel's file, by the number of a call
 }
 
@@ -51,7 +51,7 @@ export async function compile(
   const options = ["--experimental-pic", "-shared", "--allow-undefined", "--strip-debug", ...exports];
   const linker = ["wasm-ld", ...options, "kernel.o"];
   const linked = await run(runLLVM, linker, "kernel.wasm", { "kernel.o": object });
-  return { module: asyncify(linked as Uint8Array), lines };
+  return { module: await WebAssembly.compile(asyncify(linked as Uint8Array) as BufferSource), lines };
 }
 
 /**

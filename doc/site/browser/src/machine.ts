@@ -1,5 +1,5 @@
 // The emulated GPU: the runtime and a kernel, two WebAssembly modules in one memory. A launch that
-// traps leaves the memory in no state to go on with, so each run has a machine of its own.
+// traps leaves the memory in no state to go on with.
 
 export const SECONDS = 10; // that one launch may take
 const WARP = 32;
@@ -85,15 +85,14 @@ function wanted(module: WebAssembly.Module): { memory: number; table: number } {
 
 export class Machine {
   private readonly runtime: Exports;
-  private readonly kernel: Exports = {};
-  marks = 0; // that the kernel has printed: see marks of an Exercise
+  private kernel: Exports = {};
+  marks = 0; // that the kernel has printed since it was loaded: see marks of an Exercise
   private constants = { address: 0, bytes: 0 };
 
-  constructor(runtime: WebAssembly.Module, kernel?: WebAssembly.Module) {
+  constructor(runtime: WebAssembly.Module) {
     const wasi = system(() => this.memory);
     this.runtime = new WebAssembly.Instance(runtime, { wasi_snapshot_preview1: wasi } as any).exports;
     this.runtime._initialize();
-    if (kernel) this.kernel = this.load(kernel);
   }
 
   /** Where the kernel writes the number of each call. */
@@ -109,8 +108,10 @@ export class Machine {
     return this.runtime.__indirect_function_table;
   }
 
-  private load(kernel: WebAssembly.Module): Exports {
+  /** A kernel for the launches that follow; its variables begin anew. */
+  load(kernel: WebAssembly.Module): void {
     const { runtime } = this;
+    this.marks = 0;
     const needs = wanted(kernel);
     const constant = (value: number, mutable = false) =>
       new WebAssembly.Global({ value: "i32", mutable }, value);
@@ -147,7 +148,7 @@ export class Machine {
     }
     (exports.__wasm_apply_data_relocs as any)?.();
     (exports.__wasm_call_ctors as any)?.();
-    return exports;
+    this.kernel = exports;
   }
 
   private pointer(called: Function): number {

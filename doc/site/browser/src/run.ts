@@ -29,6 +29,7 @@ export class Run {
 
   /** Raises Wrong, or Wrong where the kernel cannot be called. */
   take(plan: Plan, order: Order): Seen {
+    this.machine.load(this.library.module);
     this.place(plan);
     const seen: Seen = { sites: [], accesses: [], results: [], marks: 0 };
     for (const geometry of plan.launches) {

@@ -30,7 +30,7 @@ from ladder.core.contract.signature import with_c_linkage
 from ladder.core.contract.target import Target
 
 OLDEST = 20  # of clang: the first that knows gfx950
-INSTALL = f"{install('amd')} (or '.[rocm]' together with CuPy)"
+INSTALL = f"{install('amd')} (or [rocm] instead of [amd], with CuPy)"
 
 
 @dataclass(frozen=True)

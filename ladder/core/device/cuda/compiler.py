@@ -112,7 +112,7 @@ def compile_cubin(
         known = ", ".join(f"sm_{number}" for number in nvrtc.architectures())
         raise LadderError(
             f"NVRTC {nvrtc.version[0]}.{nvrtc.version[1]} does not compile for {arch}, only for "
-            f"{known}; another version may: {install('cuda12')} or '.[cuda13]'"
+            f"{known}; another version may: {install('cuda12')} or [cuda13]"
         )
     path = Path(os.path.abspath(rung.file))
     constants = {f"REAL_{real.name.upper()}": 1, "WARP_SIZE": WARP_SIZE, **defines}

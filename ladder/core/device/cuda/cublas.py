@@ -72,8 +72,7 @@ def load(name: str = "libcublas") -> Any:
         return ctypes.CDLL(f"{name}.so.{runtime.runtimeGetVersion() // 1000}")
     except (ImportError, OSError) as error:
         raise LadderError(
-            f"cuBLAS does not load ({error}): {install('cuda13')} brings it, or "
-            "'.[cuda12]' for an older driver"
+            f"cuBLAS does not load ({error}): {install('cuda13')} ([cuda12] for an older driver)"
         ) from None
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from ladder.core.common.errors import LadderError
 from ladder.core.common.install import install
 
-INSTALL = f"{install('compile')} (or '.[cuda12]' / '.[cuda13]' together with CuPy)"
+INSTALL = f"{install('compile')} (or [cuda12] or [cuda13], with CuPy)"
 
 
 @dataclass(frozen=True)

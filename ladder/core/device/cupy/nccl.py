@@ -20,7 +20,7 @@ from ladder.core.device.cupy.protocol import Gpu
 # ncclDataType_t of nccl.h
 _TYPES = {"float16": 6, "float32": 7, "bfloat16": 9}
 
-INSTALL = f"{install('cuda13')} (or '.[cuda12]', as for CuPy) brings it; on AMD, ROCm's RCCL"
+INSTALL = f"{install('cuda13')} (or [cuda12], as for CuPy) brings it; on AMD, ROCm's RCCL"
 
 
 def unique_id() -> bytes:

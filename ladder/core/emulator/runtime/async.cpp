@@ -56,6 +56,7 @@ void Worker::start(const AsyncCopy &task) {
                "%s copies %d bytes from %p to %p, which are not both multiples of %d",
                by == MEMCPY ? "memcpy_async" : "cp.async", bytes, (const void *)from, (void *)to,
                bytes);
+    note("starts", "copy", -1, fiber().copies.committed + 1, pc);
     if (MemoryModel *memory = launch->memory.get()) {
         if (given) record(from, given, ACCESS_READ, pc);
         memory->copy(*this, to, bytes, by, pc);
@@ -124,6 +125,7 @@ void emulator_async_wait(int pending_groups) {
     Time groups = worker.fiber().copies.wait(pending_groups, [early](const AsyncCopy &task) {
         if (!early) copy(task);
     });
+    worker.note("joins", "copy", -1, groups, CALLER);
     if (worker.launch->memory) worker.launch->memory->complete_copies(worker, groups);
 }
 
@@ -139,6 +141,7 @@ void emulator_tile_load(void *tile, const void *map, void *barrier, int x, int y
     for (int rank = 0; blocks >> rank; rank++) {
         if (!(blocks >> rank & 1)) continue;
         Mbarrier &counts = worker.find_mbarrier(barrier, rank, CALLER);
+        worker.note("loads", counts, counts.phases, CALLER);
         char *there = worker.members[rank]->shared.begin + place.offset;
         TileCopy copy{there, tiles, x, y, Way::load, &counts, worker.number_of(worker.fiber()),
                       CALLER};
@@ -154,6 +157,7 @@ void emulator_tile_store(const void *map, const void *tile, int x, int y, bool a
     const TileMap &tiles = *(const TileMap *)map;
     int bytes = tiles.box_rows * ROW;
     worker.check_tile(tile, bytes, ACCESS_READ, CALLER);
+    worker.note("starts", "TMA store", -1, worker.fiber().stores.committed + 1, CALLER);
     if (MemoryModel *memory = worker.launch->memory.get())
         memory->store_tile(worker, (const char *)tile, bytes, CALLER);
     worker.fiber().stores.start({(char *)tile, tiles, x, y, add ? Way::add : Way::store, nullptr,
@@ -166,6 +170,7 @@ void emulator_tile_store_wait(int pending_groups) {
     Worker &worker = *this_worker;
     Time groups = worker.fiber().stores.wait(
         pending_groups, [&](const TileCopy &store) { worker.carry_out(store); });
+    worker.note("joins", "TMA store", -1, groups, CALLER);
     if (worker.launch->memory) worker.launch->memory->complete_stores(worker, groups);
 }
 

@@ -105,6 +105,7 @@ bool Worker::complete_barrier(int member) {
         report(DIVERGENT_BARRIER, place(*first, first->pc),
                elsewhere ? place(*elsewhere, elsewhere->pc) : place(*returned, nullptr));
     members[member]->barrier_result = sum;
+    members[member]->meetings++;
     if (launch->memory) {
         std::vector<int> met;
         for (Fiber *fiber = begin; fiber < end; fiber++)

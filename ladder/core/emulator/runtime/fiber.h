@@ -16,7 +16,11 @@ void *fresh_fiber(char *top, void (*entry)());
 // Memory for many stacks. Pages cost nothing until they are touched.
 class Stacks {
   public:
+#ifdef __wasm__  // which has no pages: a browser provides all of it
+    static constexpr size_t BYTES = 64 << 10;
+#else
     static constexpr size_t BYTES = 256 << 10;
+#endif
     Stacks() = default;
     Stacks(const Stacks &) = delete;
     ~Stacks();

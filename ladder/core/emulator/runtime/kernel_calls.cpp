@@ -69,7 +69,11 @@ namespace emulator {
 int emulator_barrier(int predicate) {
     Worker &worker = *this_worker;
     worker.fiber().predicate = predicate;
+    int block = worker.fiber().member;
+    unsigned phase = worker.member().meetings;
+    worker.note("meets", "__syncthreads", block, phase, CALLER);
     worker.yield(State::at_barrier, CALLER);
+    worker.note("waited", "__syncthreads", block, phase, CALLER);
     return worker.member().barrier_result;
 }
 

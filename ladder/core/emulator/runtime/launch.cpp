@@ -50,6 +50,8 @@ extern "C" EMULATOR_EXPORT Launch *emulator_launch(void (*kernel)(void **), void
     }
     if (options->count) launch->memory = std::make_unique<MemoryModel>(*launch, blocks);
 
+    launch->records = options->count && options->record;
+
     unsigned workers = std::min<unsigned>(options->count ? 1 : options->workers, clusters);
 #ifdef __wasm__  // one worker, and no threads
     work(launch.get());
@@ -76,6 +78,10 @@ extern "C" EMULATOR_EXPORT Launch *emulator_launch(void (*kernel)(void **), void
         result.requests = launch->memory->requests.data();
         result.request_count = launch->memory->requests.size();
     }
+    bool wrong = !launch->problems.empty() || launch->first_events.empty();
+    const std::vector<Event> &events = wrong ? launch->events : launch->first_events;
+    result.events = events.data();
+    result.event_count = events.size();
     result.printed = launch->printed.data();
     result.printed_bytes = launch->printed.size();
     result.library_base = launch->code_begin;

@@ -62,6 +62,7 @@ Mbarrier &Worker::find_mbarrier(const void *address, int rank, const void *pc,
 // Begins the next phase if nothing is missing in this one.
 void Worker::complete(Mbarrier &barrier) {
     if (barrier.missing_threads || barrier.missing_bytes) return;
+    note("ends", barrier, barrier.phases, nullptr);
     barrier.phases++;
     barrier.missing_threads = barrier.count;
     if (launch->memory) launch->memory->complete_phase(barrier);
@@ -109,6 +110,7 @@ void Worker::arrive(Mbarrier &barrier, int64_t threads, int bytes, const void *p
     if (launch->memory) launch->memory->release(*this, barrier.arrived);
     barrier.missing_bytes += bytes;
     barrier.missing_threads -= (int)threads;
+    note("arrives", barrier, barrier.phases, pc);
     complete(barrier);
     // A thread that hands over a stage lets others use it before it goes on itself.
     bool gives_way = launch->options->early && bytes == 0;
@@ -121,7 +123,10 @@ void Worker::wait(Mbarrier &barrier, int parity, unsigned phase, const void *pc)
     self.parity = parity;
     self.phase = phase;
     self.waits_at = &barrier;
+    unsigned awaited = parity < 0 ? phase : barrier.phases - !self.must_wait();
+    note("waits", barrier, awaited, pc);
     while (self.must_wait()) yield(State::polling, pc);
+    note("waited", barrier, awaited, pc);
     self.waits_at = nullptr;
     self.waits++;
     self.last_wait = pc;
@@ -191,6 +196,9 @@ void emulator_named_barrier(int id, int threads) {
                       id, threads, barrier.threads);
     MemoryModel *memory = worker.launch->memory.get();
     int generation = barrier.generation;
+    int member = of_cluster ? -1 : worker.fiber().member;
+    std::string name = of_cluster ? "cluster_barrier" : "barrier " + std::to_string(id);
+    worker.note("meets", name.c_str(), member, generation, CALLER, barrier.arrived + 1, threads);
     barrier.threads = threads;
     if (memory) memory->release(worker, barrier.arriving);
     if (++barrier.arrived == threads) {
@@ -202,6 +210,7 @@ void emulator_named_barrier(int id, int threads) {
     Fiber &fiber = worker.fiber();
     fiber.waits_with = &barrier;
     while (barrier.generation == generation) worker.yield(State::polling, CALLER);
+    worker.note("waited", name.c_str(), member, generation, CALLER, threads, threads);
     fiber.waits_with = nullptr;
     if (memory) memory->acquire(worker, barrier.opened);
 }

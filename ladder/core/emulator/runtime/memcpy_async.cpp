@@ -13,6 +13,7 @@ using namespace emulator;
 static constexpr size_t MOST_PIECE = 16;  // bytes that a thread copies at once
 
 void Worker::start(const CountedCopy &copy) {
+    note("loads", *copy.barrier, copy.barrier->phases, copy.pc);
     for (size_t at = 0; at < copy.bytes; at += copy.stride) {
         // A wild address shows here, in the thread that has it, and not when the copy is made.
         (void)*(const volatile char *)(copy.from + at);

@@ -107,6 +107,7 @@ class MemoryModel {
     void use_barrier(Worker &worker, Mbarrier &barrier, const void *pc);
     void complete_phase(Mbarrier &barrier);
     Time now(Worker &worker) const;
+    uint32_t serial() const { return serial_; }  // of the last access
 
     std::vector<SiteCount> sites;
     std::vector<Request> requests;

@@ -109,11 +109,11 @@ void MemoryModel::check_race(Worker &worker, const Actor &actor, Shadow &shadow,
         bool of_another_block = read.serial < cluster_start_;
         if ((of_another_block || read.agent != now.agent) &&
             unordered(worker, read, actor, shared)) {
-            bool kept = unordered(worker, other, actor, shared);
             bool nearer = other.serial >= cluster_start_ &&
                           (warp(read.fiber) != warp(now.fiber) ||
                            warp(other.fiber) == warp(now.fiber));
-            if (of_another_block || !kept || nearer) other = read;
+            if (of_another_block || nearer || !unordered(worker, other, actor, shared))
+                other = read;
         }
         read = now;
     }
@@ -151,8 +151,10 @@ Problem MemoryModel::race(Worker &worker, const Actor &actor, uint32_t site, con
     problem.fatal = 0;
     problem.place.access = mine.access;
     problem.place.agent = agents_[actor.agent].kind;
+    if (launch_.records) problem.place.serial = serial_;
     problem.other = worker.place(worker.fibers[before.fiber], theirs.pc);
     problem.other.access = theirs.access;
+    problem.other.serial = before.serial >= cluster_start_ ? before.serial : 0;
     if (before.serial >= cluster_start_) problem.other.agent = agents_[before.agent].kind;
     const dim3 &grid = worker.members[0]->block.grid;
     problem.other.block[0] = before.block % grid.x;

@@ -32,6 +32,8 @@ struct Place {
     uint32_t thread[3] = {};
     int32_t access = -1;  // emulator::Access, or -1
     AgentKind agent = THREAD;
+    uint32_t member = 0, warp = 0, lane = 0;  // member: the block, of its cluster
+    uint32_t serial = 0;  // of an access to memory, or the next one; 0: outside of a recording
 };
 
 // A piece of memory: a buffer that was passed as an argument, or an array in shared memory.
@@ -70,6 +72,18 @@ struct Request {
     int64_t offsets[64];  // by lane, in bytes from the start of the memory
 };
 
+// What a thread does at a barrier or with a unit, or ("ends") what a barrier does; in their order.
+struct Event {
+    Place place;
+    // "waits" for the end of a phase, and then "waited"; "arrives"; "meets": both in one; "loads":
+    // starts a copy that a barrier counts; "ends": a phase; "starts" something of a unit, in a group;
+    // "joins": has waited for the groups up to this one; "returns"
+    const char *kind;
+    const char *of;         // the name of the barrier, or the unit
+    int32_t phase;          // or group
+    int32_t came, threads;  // to this phase so far, and all that it waits for
+};
+
 struct Result {
     const Problem *problems;
     int64_t problem_count;
@@ -77,6 +91,8 @@ struct Result {
     int64_t site_count;
     const Request *requests;
     int64_t request_count;
+    const Event *events;
+    int64_t event_count;
     const char *printed;
     int64_t printed_bytes;
     const void *library_base;

@@ -16,6 +16,7 @@ thread_local Worker *this_worker;
 
 static constexpr int MOST_IDLE_ROUNDS = 1000;  // rounds of nothing but polling: a deadlock
 static constexpr int PATIENCE = 2;             // such rounds before a late copy is made
+static constexpr size_t MOST_EVENTS = 1 << 18;  // in a recording
 
 void Launch::add(const Problem &problem) {
     std::lock_guard<std::mutex> lock(mutex);
@@ -54,7 +55,7 @@ void Worker::abandon() {
 void Worker::record(const void *address, int bytes, Access access, const void *pc) {
     if (!launch->memory) return;
 #ifdef __wasm__  // there are no signals
-    if (emulator_expired(*launch)) launch->expired = true;
+    if (emulator_expired()) launch->expired = true;
 #endif
     if (launch->expired) {
         fail(TIME_LIMIT, pc, "%s", "");
@@ -63,9 +64,19 @@ void Worker::record(const void *address, int bytes, Access access, const void *p
     launch->memory->access(*this, address, bytes, access, pc);
 }
 
+// `member`: the block of the cluster whose barrier it is; -1: it is nobody's.
+void Worker::note_as(std::string of, int member, const char *kind, unsigned phase, const void *pc,
+                     int came, int threads) {
+    if (launch->events.size() == MOST_EVENTS) return;
+    if (members.size() > 1 && member >= 0) of += ", block " + std::to_string(member);
+    const char *name = launch->names.insert(of).first->c_str();
+    launch->events.push_back({place(fiber(), pc), kind, name, (int)phase, came, threads});
+}
+
 // What a thread has started must be complete before it returns.
 void Worker::finish_thread() {
     Fiber &self = fiber();
+    note("returns", "", -1, 0, nullptr);
     if (!self.stores.tasks.empty())
         refuse(IN_FLIGHT, self.stores.tasks.front().pc,
                "returns while TMA may still read the tile that it stores here: no tma_store_wait "
@@ -95,6 +106,10 @@ Place Worker::place(const Fiber &fiber, const void *pc) const {
     uint32_t blocks[] = {b.x, b.y, b.z}, threads[] = {t.x, t.y, t.z};
     std::memcpy(place.block, blocks, sizeof blocks);
     std::memcpy(place.thread, threads, sizeof threads);
+    place.member = fiber.member;
+    place.warp = fiber.warp;
+    place.lane = fiber.lane;
+    if (launch->records) place.serial = launch->memory->serial() + 1;
     return place;
 }
 
@@ -221,6 +236,7 @@ void Worker::start_cluster(unsigned id) {
         for (NamedBarrier &barrier : member->named_barriers)
             if (barrier.generation || barrier.arrived) barrier = {};
         member->mbarriers.clear();
+        member->meetings = 0;
         member->running = (int)(size.x * size.y * size.z);
         number++;
     }
@@ -252,6 +268,10 @@ void Worker::start_cluster(unsigned id) {
     // The order within a cluster follows from the seed and its number, whichever worker has it.
     random_.state = 0x9E3779B97F4A7C15ull * (launch->options->seed + 1) + id * 0xBF58476D1CE4E5B9ull;
     if (launch->memory) launch->memory->start_cluster(*this);
+    launch->records = launch->records && launch->problems.empty();
+    if (!launch->records) return;
+    if (launch->first_events.empty()) std::swap(launch->first_events, launch->events);
+    launch->events.clear();
 }
 
 void Worker::run_cluster(unsigned id) {

@@ -4,6 +4,7 @@
 #include <deque>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -17,7 +18,7 @@
 // the kernel itself says where it is before each call. Nor has it signals that tell of the time.
 #ifdef __wasm__
 extern "C" uintptr_t emulator_pc;
-extern "C" bool emulator_expired(const struct Launch &launch);
+extern "C" bool emulator_expired();
 #define CALLER ((const void *)emulator_pc)
 #else
 #define CALLER __builtin_return_address(0)
@@ -173,6 +174,7 @@ struct Member {
     std::deque<Mbarrier> mbarriers;
     unsigned number = 0;     // blockIdx as one number, x fastest
     int running = 0;         // threads that have not returned
+    unsigned meetings = 0;   // of all of them, so far
     int barrier_result = 0;  // of those that came last: how many predicates held
 };
 
@@ -187,6 +189,7 @@ struct Options {
     uint64_t shared_bytes, shared_limit;  // dynamic; and the most that a block may have
     int32_t warp_size, workers, seed, early, count, trace, buffer_count;
     int32_t prefetches;  // whether the kernel starts before the end of the one before it
+    int32_t record;      // whether Result has events, in counting mode
     double time_limit;  // seconds
 };
 
@@ -205,6 +208,9 @@ struct Launch {
     std::vector<Problem> problems;
     std::string printed;
     std::unique_ptr<MemoryModel> memory;  // in counting mode; then there is one worker
+    bool records = false;                 // until a cluster has ended that did something wrong
+    std::vector<Event> first_events, events;  // of the first cluster, and of the last one
+    std::set<std::string> names;              // of their barriers and units
     Result result;
 
     void add(const Problem &problem);
@@ -242,6 +248,16 @@ class Worker {
     uint64_t at_warp(emulator::WarpOperation operation, uint64_t mask, uint64_t value, int source,
                      const void *pc);
     void record(const void *address, int bytes, emulator::Access access, const void *pc);
+    // What the running thread does, where that is recorded (Event).
+    void note(const char *kind, const Mbarrier &at, unsigned phase, const void *pc) {
+        if (launch->records)
+            note_as(title_of(at), at.member, kind, phase, pc, at.count - at.missing_threads,
+                    at.count);
+    }
+    void note(const char *kind, const char *of, int member, unsigned phase, const void *pc,
+              int came = 0, int threads = 0) {
+        if (launch->records) note_as(of, member, kind, phase, pc, came, threads);
+    }
     void check_converged(const void *pc);
     void check_accumulators(const char *at, int bytes, const void *pc);
     Mbarrier &find_mbarrier(const void *address, int rank, const void *pc,
@@ -285,6 +301,8 @@ class Worker {
     std::vector<int> running_blocks;  // by rank
 
   private:
+    void note_as(std::string of, int member, const char *kind, unsigned phase, const void *pc,
+                 int came, int threads);
     void prepare();
     void run_cluster(unsigned id);
     void start_cluster(unsigned id);

@@ -183,6 +183,7 @@ void emulator_wgmma(float *d, int count, const Wgmma *wgmma) {
         }
     }
     worker.at_warp(WARP_SYNC, ~0ull, 0, 0, CALLER);
+    worker.note("starts", "wgmma", -1, fiber.products.committed + 1, CALLER);
     if (fiber.lane == 0) {
         Operand a(wgmma->a, wgmma->factors, wgmma->a_mn_major);
         Operand b(wgmma->b, wgmma->factors, wgmma->b_mn_major);
@@ -230,6 +231,7 @@ void emulator_wgmma_wait(int pending_groups) {
         std::copy(product.value.begin(), product.value.end(), product.d);
         fiber.accumulators[product.d] = std::move(product.value);
     });
+    worker.note("joins", "wgmma", -1, groups, CALLER);
     if (worker.launch->memory) worker.launch->memory->complete_products(worker, groups);
 }
 

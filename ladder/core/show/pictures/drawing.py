@@ -82,15 +82,17 @@ class Drawing:
 
     title        stands above it
     description  what the picture shows, in words: for those who do not see it
+    width        in pixels; more than WIDTH for a picture that one scrolls
 
     x goes right, y down, in pixels. Colours are names of COLOURS, or "#rrggbb".
     """
 
-    def __init__(self, title: str, description: str):
-        self.title, self.description = title, description
+    def __init__(self, title: str, description: str, width: int = WIDTH):
+        self.title, self.description, self.width = title, description, width
         self._parts: list[str] = []
         self.bottom = 0.0
-        self.top = self.paragraph(MARGIN, MARGIN + SIZE, title, size=14, bold=True) + 6
+        at, wide = MARGIN + SIZE, width - 2 * MARGIN
+        self.top = self.paragraph(MARGIN, at, title, wide, size=14, bold=True) + 6
 
     def box(
         self, x: float, y: float, width: float, height: float, fill: str = "panel",
@@ -129,18 +131,6 @@ class Drawing:
             y += round(1.35 * size)
         return y
 
-    def legend(self, entries: Iterable[tuple[str, str]], y: float) -> float:
-        """Words, each behind a box of its colour, in lines; the baseline of the last one."""
-        x = float(MARGIN)
-        for words, colour in entries:
-            wide = 34 + 6.3 * len(words)
-            if x + wide - 16 > WIDTH - MARGIN:
-                x, y = float(MARGIN), y + 19
-            self.box(x, y - 11, 13, 13, colour, "line")
-            self.text(x + 18, y, words, 12)
-            x += wide
-        return y
-
     def line(
         self, points: Sequence[tuple[float, float]], colour: str = "line", width: float = 1,
         dashed: bool = False,
@@ -153,6 +143,19 @@ class Drawing:
             f'stroke-width="{width:g}"{dash}/>',
             max(y for _, y in points),
         )
+
+    def legend(self, y: float, entries: Iterable[tuple[str, str]]) -> float:
+        """What colours mean: pairs of words and a colour, in lines from the baseline y on; returns
+        the baseline of the last one."""
+        x = float(MARGIN)
+        for words, fill in entries:
+            wide = 34 + 6.3 * len(words)
+            if x + wide - 16 > self.width - MARGIN:
+                x, y = float(MARGIN), y + 19
+            self.box(x, y - 11, 13, 13, fill, "line")
+            self.text(x + 18, y, words, 12)
+            x += wide
+        return y
 
     def cells(
         self, x: float, y: float, size: float, colours: Sequence[Sequence[str]],
@@ -188,11 +191,11 @@ class Drawing:
         height = round(self.bottom + MARGIN)
         source = f"<metadata>ladder:{digest}</metadata>\n" if digest else ""
         return (
-            f'<svg xmlns="http://www.w3.org/2000/svg" role="img" width="{WIDTH}" '
-            f'height="{height}" viewBox="0 0 {WIDTH} {height}" font-family="{FONT}">\n'
+            f'<svg xmlns="http://www.w3.org/2000/svg" role="img" width="{self.width}" '
+            f'height="{height}" viewBox="0 0 {self.width} {height}" font-family="{FONT}">\n'
             f"<title>{escape(self.title)}</title>\n<desc>{escape(self.description)}</desc>\n"
             f"{source}<style>{dark_style()}</style>\n"
-            f'<rect width="{WIDTH}" height="{height}" rx="6" fill="{light("paper")}"/>\n'
+            f'<rect width="{self.width}" height="{height}" rx="6" fill="{light("paper")}"/>\n'
             + "\n".join(self._parts)
             + "\n</svg>\n"
         )

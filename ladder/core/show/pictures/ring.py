@@ -196,10 +196,11 @@ def of_ring(title: str, seen: Ring) -> Drawing:
         text = str(step.arrived) if step.arrived > before else "–"
         drawing.text(x0 + (number + 0.5) * wide, y + 15, text, 11, "middle", "muted")
         before = step.arrived
+    y += 42
     shown = {
         state for i in range(seen.stages) for states in states_of(seen, i) for state, _ in states
     }
-    y = drawing.legend([FILLS[state] for state in FILLS if state in shown], y + 42)
+    y = drawing.legend(y, [FILLS[state] for state in FILLS if state in shown])
     drawing.paragraph(
         MARGIN, y + 22, "Number = tile. A step begins with a wait for the tile that is named below "
         f"it. {_describe(seen)}", size=12, colour="muted",

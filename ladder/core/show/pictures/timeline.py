@@ -7,7 +7,7 @@ from ladder.core.show.pictures.drawing import MARGIN, WIDTH, Drawing
 from ladder.core.show.pictures.recording import Event, record
 from ladder.core.show.pictures.replay import Durations, Replay, Span
 
-FILLS = {  # of each kind of span: the words of the legend, and the colour
+KINDS = {  # of spans: what they mean, and the colour
     "copy": ("copy (thin bar: its start)", "orange"),
     "held": ("landed, in use", "pale orange"),
     "product": ("products", "blue"),
@@ -53,8 +53,8 @@ def of_events(
     drawing.text(x0 - 8, y + 10, "time units", 10, "end", "muted")
     for time in range(0, int(until) + 1, 10):
         drawing.text(x0 + time * scale, y + 10, str(time), 10, "middle", "muted")
-    kinds = {"", *(span.kind for span in spans)}  # "" is the grey beneath
-    y = drawing.legend([FILLS[kind] for kind in FILLS if kind in kinds], y + 30)
+    kinds = {"", *(span.kind for span in spans)}
+    y = drawing.legend(y + 30, [KINDS[kind] for kind in KINDS if kind in kinds])
     drawing.paragraph(MARGIN, y + 22, drawing.description, size=12, colour="muted")
     return drawing
 
@@ -70,12 +70,12 @@ def _draw_span(
     left = x0 + span.start * scale
     if span.kind == "ask":
         drawing.box(
-            left, y + 1, TICK, 16, FILLS["copy"][1], title=f"copy: starts at {span.start:g}"
+            left, y + 1, TICK, 16, KINDS["copy"][1], title=f"copy: starts at {span.start:g}"
         )
         return
     wide = (min(span.end, until) - span.start) * scale
     text = f"{span.kind}: {span.start:g} to {span.end:g}"
-    drawing.box(left, y + 1, wide, 16, FILLS[span.kind][1], "paper", 0.8, text)
+    drawing.box(left, y + 1, wide, 16, KINDS[span.kind][1], "paper", 0.8, text)
 
 
 def _describe(spans: Sequence[Span], durations: Durations, until: float) -> str:

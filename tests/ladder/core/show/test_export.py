@@ -423,6 +423,8 @@ def test_the_command_writes_the_file_and_prints_how_to_build_it(tmp_path, monkey
     build = "nvcc -O3 -std=c++17 -gencode arch=compute_90a,code=sm_90a layernorm_forward_3.cu"
     assert f"\n{build} -o layernorm_forward_3\n" in capsys.readouterr().out
     assert f"\n//     {build} -o layernorm_forward_3\n" in text
+    assert main(["export", "layernorm.forward", "3", "--shape", "N=8,C=32", "-o", "mine.cu"]) == 0
+    assert "mine.cu -o mine\n//     ./mine\n" in (tmp_path / "mine.cu").read_text()
 
 
 def test_the_command_takes_your_own_file_and_does_not_overwrite_it(tmp_path, monkeypatch, capsys):

@@ -56,6 +56,7 @@ UNWRITTEN = np.uint32(0xFFFFFFFF).view(np.float32)
         (changed((slice(None), -1), lambda x: x + 1), "only the last columns are wrong: the tail"),
         (changed(slice(1, None), lambda x: x[::-1] + 9), "everything before row 1 is right"),
         (changed((slice(None), slice(None, None, 4)), lambda x: x**2), "every 4th element"),
+        (changed(slice(None), lambda x: x[0] + 1), "every row has the same values"),
         (changed(slice(None), lambda x: x**2 + 1), "every element is wrong"),
     ],
 )
