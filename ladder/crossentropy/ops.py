@@ -5,6 +5,7 @@ float16 runs. It is a buffer because the loss scale may change while a captured 
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 
@@ -12,17 +13,6 @@ from ladder.core.contract.ladder import Ladder
 from ladder.core.contract.op import Case, Dims, Op, read, shapes, update, write
 from ladder.softmax import ops as softmax
 from reference import crossentropy
-
-SHAPES = shapes("N V", (1, 1), (3, 31), (5, 33), (2, 1024), (7, 1009), (2, 50257))
-FUSED_SHAPES = shapes(
-    "N V Vp", (1, 1, 1), (3, 31, 31), (5, 33, 64), (2, 1009, 1024), (2, 50257, 50304)
-)
-BENCH = {
-    "B*T=65536": {"N": 65536, "V": 50257, "Vp": 50304},
-    "B*T=4096": {"N": 4096, "V": 50257, "Vp": 50304},
-    "B*T=16384 V=65": {"N": 16384, "V": 65, "Vp": 128},  # the character models'
-}
-PLAIN_BENCH = {"B*T=4096": {"N": 4096, "V": 50257}}
 
 
 def inputs(dims: Dims, rng: np.random.Generator) -> dict[str, np.ndarray]:
@@ -95,27 +85,19 @@ forward = Op(
     flops=lambda d: d["N"],
     bytes=lambda d, real: d["N"] * (4 + 4 + real.itemsize),
     cases={**EDGES, **UNLIKELY},
-    shapes=SHAPES,
-    bench=PLAIN_BENCH,
+    shapes=softmax.SHAPES,
+    bench={"B*T=4096": {"N": 4096, "V": 50257}},
     make_inputs=inputs,
 )
 
-backward = Op(
+backward = replace(
+    forward,
     name="crossentropy.backward",
     summary="dprobs = -dloss / probs at the target, 0 elsewhere",
-    args=(
-        write("dprobs", "N V"),
-        read("probs", "N V"),
-        read("targets", "N", "int32"),
-        read("dloss", "1", "float32"),
-    ),
+    args=(write("dprobs", "N V"), *forward.args[1:], read("dloss", "1", "float32")),
     reference=crossentropy.backward,
-    flops=lambda d: d["N"],
     bytes=lambda d, real: d["N"] * (4 + real.itemsize + d["V"] * real.itemsize) + 4,
     cases={**EDGES, **UNLIKELY, "loss scale 0": loss_scale(0)},
-    shapes=SHAPES,
-    bench=PLAIN_BENCH,
-    make_inputs=inputs,
 )
 
 fused = Op(
@@ -130,9 +112,15 @@ fused = Op(
     fits=("V <= Vp",),
     reference=crossentropy.fused,
     flops=lambda d: 7 * d["N"] * d["V"],
-    shapes=FUSED_SHAPES,
+    shapes=shapes(
+        "N V Vp", (1, 1, 1), (3, 31, 31), (5, 33, 64), (2, 1009, 1024), (2, 50257, 50304)
+    ),
     also=({"N": 2, "V": 1032, "Vp": 1032},),  # rows without padding
-    bench=BENCH,
+    bench={
+        "B*T=65536": {"N": 65536, "V": 50257, "Vp": 50304},
+        "B*T=4096": {"N": 4096, "V": 50257, "Vp": 50304},
+        "B*T=16384 V=65": {"N": 16384, "V": 65, "Vp": 128},  # the character models'
+    },
     make_inputs=fused_inputs,
     cancels=fused_cancels,
     cases={

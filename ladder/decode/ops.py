@@ -36,19 +36,7 @@ from reference import decode
 
 Arrays = dict[str, np.ndarray]
 
-EMBEDDING_SHAPES = shapes("B P C V", (1, 1, 1, 1), (3, 7, 31, 5), (2, 16, 48, 101), (4, 9, 264, 50))
-APPEND_SHAPES = shapes("B T P C", (1, 1, 1, 1), (2, 3, 7, 31), (3, 1, 9, 48), (2, 16, 16, 264))
-ATTENTION_SHAPES = shapes(
-    "B P C NH",
-    (1, 1, 1, 1),
-    (2, 7, 6, 3),
-    (1, 65, 64, 1),
-    (3, 131, 32, 2),
-    (2, 150, 128, 2),
-    (1, 19, 85, 1),
-)
 LINEAR_SHAPES = shapes("N C OC", (1, 1, 1), (1, 64, 48), (3, 31, 33), (2, 264, 67), (8, 129, 136))
-SAMPLE_SHAPES = shapes("B P V Vp", (1, 1, 1, 1), (2, 3, 5, 8), (3, 4, 257, 384), (1, 9, 2050, 2176))
 
 BELOW_1 = 1 - 2.0**-24  # a coin is less than 1, in float32 too
 SUM_ERROR = 2.0**-19  # of a share of the probabilities in float32, relative; see `near_coins`
@@ -116,12 +104,7 @@ def append_attention_bytes(dims: Dims, real: np.dtype) -> int:
 
 def sample_inputs(dims: Dims, rng: np.random.Generator) -> Arrays:
     """Some windows are full: measured again and again, a kernel must not go beyond one."""
-    B, P = dims["B"], dims["P"]
-    return {
-        "window": rng.integers(0, dims["V"], (B, P + 1)),
-        "positions": last_positions(B, P),
-        "coins": rng.random((B, P)),
-    }
+    return {**embedding_inputs(dims, rng), "coins": rng.random((dims["B"], dims["P"]))}
 
 
 def equal_logits(dims: Dims, rng: np.random.Generator) -> Arrays:
@@ -205,7 +188,7 @@ embedding = Op(
     reference=decode.embedding,
     flops=lambda d: d["B"] * d["C"],
     bytes=lambda d, real: d["B"] * (8 + 3 * d["C"] * real.itemsize),
-    shapes=EMBEDDING_SHAPES,
+    shapes=shapes("B P C V", (1, 1, 1, 1), (3, 7, 31, 5), (2, 16, 48, 101), (4, 9, 264, 50)),
     bench={"B=1": {**GPT2, "V": 50304}, "B=64": {**GPT2, "B": 64, "V": 50304}},
     make_inputs=embedding_inputs,
     cases={"no token": Case(lambda dims, rng: {"window": np.array([-1])})},
@@ -219,7 +202,7 @@ append = Op(
     reference=decode.append,
     flops=lambda d: 0,
     bytes=lambda d, real: d["B"] * (4 + d["T"] * 4 * d["C"] * real.itemsize),
-    shapes=APPEND_SHAPES,
+    shapes=shapes("B T P C", (1, 1, 1, 1), (2, 3, 7, 31), (3, 1, 9, 48), (2, 16, 16, 264)),
     also=({"B": 3, "T": 2, "P": 9, "C": 264},),  # texts that begin at different positions
     bench={
         "B=1 T=1": {"B": 1, "T": 1, "P": 1024, "C": 768},
@@ -242,7 +225,15 @@ attention = Op(
     reference=decode.attention,
     flops=lambda d: 4 * d["C"] * keys_seen(d),
     bytes=attention_bytes,
-    shapes=ATTENTION_SHAPES,
+    shapes=shapes(
+        "B P C NH",
+        (1, 1, 1, 1),
+        (2, 7, 6, 3),
+        (1, 65, 64, 1),
+        (3, 131, 32, 2),
+        (2, 150, 128, 2),
+        (1, 19, 85, 1),
+    ),
     # A cluster of 8 blocks goes through the keys 256 at a time in float32, 512 in 16 bits.
     also=({"B": 2, "P": 600, "C": 64, "NH": 1},),
     bench={"B=1 P=1024": {**GPT2, "NH": 12}, "B=64 P=1024": {**GPT2, "B": 64, "NH": 12}},
@@ -319,7 +310,7 @@ sample = Op(
     reference=decode.sample,
     flops=lambda d: 4 * d["B"] * d["V"],
     bytes=lambda d, real: d["B"] * (d["V"] * real.itemsize + 16),
-    shapes=SAMPLE_SHAPES,
+    shapes=shapes("B P V Vp", (1, 1, 1, 1), (2, 3, 5, 8), (3, 4, 257, 384), (1, 9, 2050, 2176)),
     bench={
         "B=1": {"B": 1, "P": 1024, "V": 50257, "Vp": 50304},
         "B=64": {"B": 64, "P": 1024, "V": 50257, "Vp": 50304},

@@ -12,17 +12,8 @@ from ladder.core.contract.ladder import Ladder
 from ladder.core.contract.op import Case, Dims, MakeInputs, Op, Scalar, read, write
 from reference import dropout
 
-SHAPES = tuple({"N": N} for N in (1, 3, 4, 31, 33, 1000, 4099))
-BENCH = {"N=65536*768": {"N": 65536 * 768}, "N=16384*384": {"N": 16384 * 384}}
 SCALARS = (Scalar("p", "float32"), Scalar("stream", "uint32"))
 VALUES = {"p": 0.2, "stream": 7}
-
-
-CASES = {
-    "p = 0": Case(scalars={"p": 0.0}),
-    "p = 0.1, first stream": Case(scalars={"p": 0.1, "stream": 0}),
-    "p nearly 1": Case(scalars={"p": 1 - 2**-24}),
-}
 
 
 def inputs(dims: Dims, rng: np.random.Generator) -> dict[str, np.ndarray]:
@@ -42,10 +33,14 @@ forward = Op(
     scalar_values=VALUES,
     reference=dropout.forward,
     flops=lambda d: d["N"],
-    shapes=SHAPES,
-    bench=BENCH,
+    shapes=tuple({"N": N} for N in (1, 3, 4, 31, 33, 1000, 4099)),
+    bench={"N=65536*768": {"N": 65536 * 768}, "N=16384*384": {"N": 16384 * 384}},
     make_inputs=inputs,
-    cases=CASES,
+    cases={
+        "p = 0": Case(scalars={"p": 0.0}),
+        "p = 0.1, first stream": Case(scalars={"p": 0.1, "stream": 0}),
+        "p nearly 1": Case(scalars={"p": 1 - 2**-24}),
+    },
 )
 
 backward = replace(

@@ -1,19 +1,16 @@
 """Dropout, residual and LayerNorm in one op: the mask is drawn where a branch joins the stream."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 
 from ladder.core.contract.ladder import Ladder
-from ladder.core.contract.op import Case, Dims, Op, distinct, read, update, write
+from ladder.core.contract.op import Case, Dims, distinct, read, update, write
 from ladder.dropout.ops import SCALARS, with_state
 from ladder.layernorm import ops as layernorm
 from ladder.residual_layernorm import ops as without_dropout
 from reference import dropout_residual_layernorm
-
-BENCH = {"N=16384 C=384": {"N": 16384, "C": 384}, "N=65536": {"N": 65536, "C": 768}}
-# 1 / (1 - p) = 2, a power of two: scaling rounds nothing, so that sums stay exact (exact_sums)
-VALUES = {"p": 0.5, "stream": 7}
 
 
 def exact_sums(dims: Dims, rng: np.random.Generator) -> dict[str, np.ndarray]:
@@ -32,16 +29,17 @@ def backward_cancels(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     return {**sizes, "dbranch": 2 * sizes["dinp"]}
 
 
-forward = Op(
+forward = replace(
+    without_dropout.forward,
     name="dropout_residual_layernorm.forward",
     summary="residual = inp1 + dropout(inp2), out = layernorm of residual as it is stored",
     args=(*without_dropout.forward.args, read("rng", "4", "uint32")),
     scalars=SCALARS,
-    scalar_values=VALUES,
+    # 1 / (1 - p) = 2, a power of two: scaling rounds nothing, so that sums stay exact (exact_sums)
+    scalar_values={"p": 0.5, "stream": 7},
     reference=dropout_residual_layernorm.forward,
     flops=lambda d: 10 * d["N"] * d["C"],
-    shapes=layernorm.SHAPES,
-    bench=BENCH,
+    bench={"N=16384 C=384": {"N": 16384, "C": 384}, "N=65536": {"N": 65536, "C": 768}},
     make_inputs=with_state(exact_sums),
     cases={
         "large mean": Case(with_state(without_dropout.large_mean), hard=True),
@@ -51,10 +49,10 @@ forward = Op(
         "p = 0.1, rounded sums": Case(with_state(without_dropout.rounded_sums), scalars={"p": 0.1}),
         "second layer": layernorm.SECOND_LAYER,
     },
-    cancels=without_dropout.cancels,
 )
 
-backward = Op(
+backward = replace(
+    forward,
     name="dropout_residual_layernorm.backward",
     summary="dinp += layernorm's gradient of dout, dbranch = dropout's gradient of dinp",
     args=(
@@ -63,12 +61,8 @@ backward = Op(
         *without_dropout.backward.args[1:],
         read("rng", "4", "uint32"),
     ),
-    scalars=SCALARS,
-    scalar_values=VALUES,
     reference=dropout_residual_layernorm.backward,
     flops=lambda d: 16 * d["N"] * d["C"],
-    shapes=layernorm.SHAPES,
-    bench=BENCH,
     make_inputs=with_state(layernorm.backward_inputs),
     cases={
         "rows of all sizes": Case(large_and_small_rows, hard=True),

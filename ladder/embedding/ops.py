@@ -114,8 +114,7 @@ backward = Op(
     cases={
         TRAINING: Case(text),
         "tokens that occur 1, 2, 4 ... times": Case(runs),
-        "first and last token": CASES["first and last token"],
-        "one token": CASES["one token"],
+        **CASES,
         "behind another gradient": Case(starts={"dwpe": "V * C"}),
     },
     make_inputs=inputs,

@@ -1,6 +1,7 @@
 """GELU in its tanh form, as GPT-2 was trained with."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 
@@ -26,18 +27,12 @@ def half(x: np.ndarray) -> np.ndarray:
     return np.where((x < 0) & (x > -FAR), np.abs(x / 2), 0.0)
 
 
-def forward_cancels(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    return {"out": half(arrays["inp"])}
-
-
 def backward_cancels(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """1 - tanh^2 times what stands before it, until the product is 0."""
     x = arrays["inp"]
     slope = gelu.SCALE * (1 + 3 * gelu.CUBIC * x * x)
     return {"dinp": np.where(np.abs(x) < FAR, np.abs(arrays["dout"] * x * slope / 2), 0.0)}
 
-
-CASES = {"far from 0 and near it": Case(far_and_near, hard=True)}
 
 forward = Op(
     name="gelu.forward",
@@ -47,19 +42,17 @@ forward = Op(
     flops=lambda d: 8 * d["N"],
     shapes=SHAPES,
     bench=BENCH,
-    cases=CASES,
-    cancels=forward_cancels,
+    cases={"far from 0 and near it": Case(far_and_near, hard=True)},
+    cancels=lambda arrays: {"out": half(arrays["inp"])},
 )
 
-backward = Op(
+backward = replace(
+    forward,
     name="gelu.backward",
     summary="dinp = dout * gelu'(inp)",
     args=(write("dinp", "N"), read("dout", "N"), read("inp", "N")),
     reference=gelu.backward,
     flops=lambda d: 16 * d["N"],
-    shapes=SHAPES,
-    bench=BENCH,
-    cases=CASES,
     cancels=backward_cancels,
 )
 

@@ -1,6 +1,8 @@
 """Matmul: the linear layer, out = inp @ weight.T + bias, and its gradients: three ops, of which two
 are also one."""
 
+from dataclasses import replace
+
 from ladder.core.contract.ladder import Ladder
 from ladder.core.contract.op import Case, Dims, OnGpu, Op, read, shapes, update, write
 from ladder.matmul import library_rungs as library
@@ -49,18 +51,17 @@ forward = Op(
     bench=BENCH,
 )
 
-backward_input = Op(
+backward_input = replace(
+    forward,
     name="matmul.backward_input",
     summary="dinp = dout @ weight",
     args=(write("dinp", "N C", terms="OC"), read("dout", "N OC"), read("weight", "OC C")),
     reference=matmul.backward_input,
-    flops=flops,
-    shapes=SHAPES,
     cases={"second layer": Case(starts={"dinp": "N * C", "weight": "OC * C"})},
-    bench=BENCH,
 )
 
-backward_weight = Op(
+backward_weight = replace(
+    forward,
     name="matmul.backward_weight",
     summary="dweight += dout.T @ inp",
     args=(
@@ -69,14 +70,11 @@ backward_weight = Op(
         read("inp", "N C"),
     ),
     reference=matmul.backward_weight,
-    flops=flops,
-    shapes=SHAPES,
     # Split over the emulator's 4 SMs, each has 9 steps: more than two rounds of a ring of 4 stages.
     also=({"N": 2113, "C": 8, "OC": 8},),
     # 3 tiles of 23 steps: stream-K cuts the second one's last steps. With fewer SMs, it never does.
     also_with={"matmul.tiles.stream_k": OnGpu(5, {"N": 1409, "C": 8, "OC": 264})},
     cases={"second layer": Case(starts={"dweight": "OC * C", "inp": "N * C"})},
-    bench=BENCH,
 )
 
 backward_bias = Op(
@@ -96,12 +94,7 @@ backward_bias = Op(
 backward_weight_bias = Op(
     name="matmul.backward_weight_bias",
     summary="dweight += dout.T @ inp, dbias += dout summed over the rows",
-    args=(
-        update("dweight", "OC C", "float32", terms="N"),
-        update("dbias", "OC", "float32", terms="N"),
-        read("dout", "N OC"),
-        read("inp", "N C"),
-    ),
+    args=(backward_weight.args[0], *backward_bias.args, read("inp", "N C")),
     reference=matmul.backward_weight_bias,
     flops=lambda d: flops(d) + d["N"] * d["OC"],
     shapes=SHAPES,

@@ -12,14 +12,11 @@ import numpy as np
 from ladder.core.contract.ladder import Ladder
 from ladder.core.contract.op import Case, Dims, MakeInputs, Op, read, shapes, write
 from ladder.gelu import ops as gelu
+from ladder.matmul import ops as matmul
 from ladder.matmul_gelu.library_rungs import library_rungs
 from reference import matmul_gelu
 
 SHAPES = shapes("N C OC", (1, 1, 1), (3, 31, 33), (17, 64, 48), (65, 129, 67), (128, 96, 136))
-BENCH = {
-    "fc": {"N": 65536, "C": 768, "OC": 3072},
-    "fc N=4096": {"N": 4096, "C": 768, "OC": 3072},
-}
 
 
 def scaled(size: float) -> MakeInputs:
@@ -30,10 +27,6 @@ def scaled(size: float) -> MakeInputs:
         return {"weight": size / math.sqrt(dims["C"]) * weight}
 
     return make
-
-
-def cancels(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    return {"out": gelu.half(arrays["pre"])}
 
 
 forward = Op(
@@ -47,11 +40,14 @@ forward = Op(
         read("bias", "OC"),
     ),
     reference=matmul_gelu.forward,
-    flops=lambda d: 2 * d["N"] * d["C"] * d["OC"] + 8 * d["N"] * d["OC"],
+    flops=lambda d: matmul.flops(d) + 8 * d["N"] * d["OC"],
     shapes=SHAPES,
-    bench=BENCH,
+    bench={
+        "fc": {"N": 65536, "C": 768, "OC": 3072},
+        "fc N=4096": {"N": 4096, "C": 768, "OC": 3072},
+    },
     make_inputs=scaled(1),
-    cancels=cancels,
+    cancels=lambda arrays: {"out": gelu.half(arrays["pre"])},
     cases={
         "large pre": Case(scaled(100), hard=True),
         "small pre": Case(scaled(1e-4)),
@@ -75,14 +71,9 @@ def backward_cancels(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
 backward_input = Op(
     name="matmul_gelu.backward_input",
     summary="dinp = (dout @ weight) * gelu'(pre)",
-    args=(
-        write("dinp", "N C", terms="OC"),
-        read("dout", "N OC"),
-        read("weight", "OC C"),
-        read("pre", "N C"),
-    ),
+    args=(*matmul.backward_input.args, read("pre", "N C")),
     reference=matmul_gelu.backward_input,
-    flops=lambda d: 2 * d["N"] * d["C"] * d["OC"] + 16 * d["N"] * d["C"],
+    flops=lambda d: matmul.flops(d) + 16 * d["N"] * d["C"],
     shapes=SHAPES,
     bench={
         "fcproj": {"N": 65536, "C": 3072, "OC": 768},

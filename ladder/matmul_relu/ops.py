@@ -7,7 +7,8 @@ the product behind it (reference/matmul_relu.py).
 import numpy as np
 
 from ladder.core.contract.ladder import Ladder
-from ladder.core.contract.op import Case, Dims, Op, read, write
+from ladder.core.contract.op import Case, Dims, Op, read
+from ladder.matmul import ops as matmul
 from ladder.matmul_gelu.ops import SHAPES
 from reference import matmul_relu
 
@@ -21,14 +22,9 @@ def some_rows_not_a_number(dims: Dims, rng: np.random.Generator) -> dict[str, np
 forward = Op(
     name="matmul_relu.forward",
     summary="out = max(inp @ weight.T + bias, 0)",
-    args=(
-        write("out", "N OC", terms="C"),
-        read("inp", "N C"),
-        read("weight", "OC C"),
-        read("bias", "OC"),
-    ),
+    args=(*matmul.forward.args[:3], read("bias", "OC")),
     reference=matmul_relu.forward,
-    flops=lambda d: 2 * d["N"] * d["C"] * d["OC"] + d["N"] * d["OC"],
+    flops=lambda d: matmul.flops(d) + d["N"] * d["OC"],
     shapes=SHAPES,
     bench={
         "fc": {"N": 16384, "C": 384, "OC": 1536},
@@ -50,14 +46,9 @@ def zeros_or_tiny(dims: Dims, rng: np.random.Generator) -> dict[str, np.ndarray]
 backward_input = Op(
     name="matmul_relu.backward_input",
     summary="dinp = dout @ weight where out > 0, else 0",
-    args=(
-        write("dinp", "N C", terms="OC"),
-        read("dout", "N OC"),
-        read("weight", "OC C"),
-        read("out", "N C"),
-    ),
+    args=(*matmul.backward_input.args, read("out", "N C")),
     reference=matmul_relu.backward_input,
-    flops=lambda d: 2 * d["N"] * d["C"] * d["OC"] + d["N"] * d["C"],
+    flops=lambda d: matmul.flops(d) + d["N"] * d["C"],
     shapes=SHAPES,
     bench={
         "fcproj": {"N": 16384, "C": 1536, "OC": 384},

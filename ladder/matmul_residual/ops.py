@@ -2,7 +2,7 @@
 
 from ladder.core.contract.ladder import Ladder
 from ladder.core.contract.op import Case, Op, read, write
-from ladder.matmul.ops import BENCH
+from ladder.matmul import ops as matmul
 from ladder.matmul_gelu.ops import SHAPES
 from reference import matmul_residual
 
@@ -17,9 +17,9 @@ forward = Op(
         read("bias", "OC"),
     ),
     reference=matmul_residual.forward,
-    flops=lambda d: 2 * d["N"] * d["C"] * d["OC"] + d["N"] * d["OC"],
+    flops=lambda d: matmul.flops(d) + d["N"] * d["OC"],
     shapes=SHAPES,
-    bench={name: BENCH[name] for name in ("attproj", "fcproj")},
+    bench={name: matmul.BENCH[name] for name in ("attproj", "fcproj")},
     cases={"second layer": Case(starts={"stream": "N * OC", "weight": "OC * C", "bias": "OC"})},
 )
 

@@ -1,13 +1,13 @@
 """ReLU: the simplest activation, with the simplest kernels. GPT-2 uses gelu instead."""
 
+from dataclasses import replace
+
 import numpy as np
 
 from ladder.core.contract.ladder import Ladder
 from ladder.core.contract.op import Case, Dims, MakeInputs, Op, distinct, read, write
+from ladder.gelu.ops import BENCH, SHAPES
 from reference import relu
-
-SHAPES = tuple({"N": N} for N in (1, 31, 33, 1000, 4099, 65536))
-BENCH = {"N=65536*3072": {"N": 65536 * 3072}, "N=4096*3072": {"N": 4096 * 3072}}
 
 
 def some_zeros(name: str) -> MakeInputs:
@@ -47,14 +47,12 @@ forward = Op(
     cases={**delicate("inp"), "not a number": NOT_A_NUMBER},
 )
 
-backward = Op(
+backward = replace(
+    forward,
     name="relu.backward",
     summary="dinp = dout where out > 0, else 0",
     args=(write("dinp", "N"), read("dout", "N"), read("out", "N")),
     reference=relu.backward,
-    flops=lambda d: d["N"],
-    shapes=SHAPES,
-    bench=BENCH,
     make_inputs=some_zeros("out"),
     cases=delicate("out"),
 )

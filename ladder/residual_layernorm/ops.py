@@ -1,6 +1,7 @@
 """Residual and LayerNorm in one op: a kernel normalises the sum while it is in registers."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 
@@ -41,13 +42,10 @@ forward = Op(
     summary="residual = inp1 + inp2, out = layernorm of residual as it is stored",
     args=(
         write("residual", "N C"),
-        write("out", "N C", terms="C"),
-        write("mean", "N", "float32", terms="C"),
-        write("rstd", "N", "float32", terms="C"),
+        *layernorm.forward.args[:3],
         read("inp1", "N C"),
         read("inp2", "N C"),
-        read("weight", "C"),
-        read("bias", "C"),
+        *layernorm.forward.args[4:],
     ),
     reference=residual_layernorm.forward,
     flops=lambda d: 9 * d["N"] * d["C"],
@@ -62,22 +60,13 @@ forward = Op(
     cancels=cancels,
 )
 
-backward = Op(
+backward = replace(
+    layernorm.backward,
     name="residual_layernorm.backward",
     summary="dinp += layernorm's gradient of dout; dweight and dbias accumulate over the rows",
     args=(update("dinp", "N C", terms="C"), *layernorm.backward.args[1:]),
     reference=residual_layernorm.backward,
     flops=lambda d: 15 * d["N"] * d["C"],
-    shapes=layernorm.SHAPES,
-    bench=layernorm.BENCH,
-    make_inputs=layernorm.backward_inputs,
-    cases={
-        "rows of all sizes": Case(
-            layernorm.with_statistics(layernorm.rows_of_all_sizes), hard=True
-        ),
-        "second layer": layernorm.SECOND_LAYER_BACKWARD,
-    },
-    cancels=layernorm.backward_cancels,
 )
 
 LADDERS = (Ladder(forward), Ladder(backward))

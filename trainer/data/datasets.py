@@ -175,8 +175,7 @@ def _documents(path: Path) -> tuple[list[str], str]:
 
 
 def _encode_documents(texts: Sequence[str], tokenizer: Tokenizer) -> np.ndarray:
-    begin = [] if tokenizer.eot is None else [tokenizer.eot]
-    return np.concatenate([np.array(begin + tokenizer.encode(text), np.uint16) for text in texts])
+    return np.concatenate([tokenizer.encode_document(text) for text in texts])
 
 
 def _tokenizer_or_bytes(

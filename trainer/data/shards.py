@@ -86,7 +86,7 @@ def tokenized(
     """
     if processes == 1:
         for position, text in documents:
-            yield position, _encode(tokenizer, text)
+            yield position, tokenizer.encode_document(text)
         return
     iterator = iter(documents)
     # Fresh processes, since a fork copies the locks that other threads hold.
@@ -134,12 +134,7 @@ def _end_with_parent() -> None:
 
 
 def _encode_all(texts: list[str]) -> list[np.ndarray]:
-    return [_encode(_tokenizer, text) for text in texts]
-
-
-def _encode(tokenizer: Tokenizer, text: str) -> np.ndarray:
-    begin = [] if tokenizer.eot is None else [tokenizer.eot]
-    return np.array(begin + tokenizer.encode(text), dtype=np.uint16)
+    return [_tokenizer.encode_document(text) for text in texts]
 
 
 def write_shards(

@@ -13,6 +13,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from ladder.core.common.errors import LadderError
 from ladder.core.common.files import read_json, read_text, write_json
 from trainer.data import download
@@ -38,6 +40,11 @@ class Tokenizer(ABC):
 
     @abstractmethod
     def token_bytes(self, i: int) -> bytes: ...
+
+    def encode_document(self, text: str) -> np.ndarray:
+        """Its tokens (n,), uint16, with `eot` before them."""
+        begin = [] if self.eot is None else [self.eot]
+        return np.array(begin + self.encode(text), np.uint16)
 
     def decode(self, ids: Iterable[int]) -> str:
         """A sequence cut within a character shows a replacement character there."""

@@ -115,7 +115,7 @@ def show_sass(options: argparse.Namespace) -> int:
     _print_code(options, rung, plan, found, compiler.resources(cubin), occupancy.occupancy)
     for remark in compiler.remarks(cubin):
         print(f"  the compiler: {remark}")
-    _print_summary(sass.summary(found))
+    _print_summary(machine_code.summary(found, sass.GROUPS))
     return 0
 
 
@@ -125,7 +125,7 @@ def show_isa(options: argparse.Namespace) -> int:
     module = hip.compile_code_object(rung, plan.constants, target.real, target.arch, target.warp)
     found = assembly.instructions(module, rung.file)
     _print_code(options, rung, plan, found, hip.resources(module), hip_occupancy.occupancy)
-    _print_summary(assembly.summary(found))
+    _print_summary(machine_code.summary(found, assembly.GROUPS))
     return 0
 
 

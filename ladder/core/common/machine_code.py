@@ -37,17 +37,17 @@ class Instruction:
 
 
 def summary(
-    instructions: Iterable[Instruction], groups: Iterable[str]
+    instructions: Iterable[Instruction], groups: Iterable[tuple[str, str, str]]
 ) -> dict[str, dict[str, int]]:
     """How many of each kind the code holds, group by group: {"special functions": {"MUFU.RSQ": 1}}.
 
-    groups  their order
+    groups  GROUPS of the vendor, for their order; what is in none of them comes last
 
     Instructions in the text, not executions: a loop's body counts once, an unrolled one often.
     """
     counts = Counter((i.group, i.kind) for i in instructions)
     found: dict[str, dict[str, int]] = {}
-    for what in groups:
+    for what in dict.fromkeys([*(what for what, *_ in groups), *(group for group, _ in counts)]):
         kinds = {kind: n for (group, kind), n in counts.most_common() if group == what}
         if kinds:
             found[what] = kinds

@@ -23,44 +23,27 @@ class Generation:
     cards: str
 
 
-@dataclass(frozen=True)
-class Family:
-    """Generations of one maker, from old to new: a rung for one usually runs on later ones, too."""
-
-    maker: str
-    generations: tuple[Generation, ...]
-
-
-FAMILIES = (
-    Family(
-        "NVIDIA",
-        (
-            Generation("sm_75", "sm_75", 32, "T4, RTX 20"),
-            Generation("sm_80", "sm_80", 32, "A100"),
-            Generation("sm_86", "sm_86", 32, "A10, RTX 30"),
-            Generation("sm_89", "sm_89", 32, "L4, L40, RTX 40"),
-            Generation("sm_90", "sm_90a", 32, "H100, H200"),
-            Generation("sm_100", "sm_100a", 32, "B200"),
-            Generation("sm_120", "sm_120a", 32, "RTX 50"),
-        ),
-    ),
-    Family(
-        "AMD",
-        (
-            Generation("CDNA 2", "gfx90a", 64, "MI210, MI250X"),
-            Generation("CDNA 3", "gfx942", 64, "MI300X"),
-            Generation("CDNA 4", "gfx950", 64, "MI355X"),
-        ),
-    ),
-    Family(
-        "AMD",
-        (
-            Generation("RDNA 2", "gfx1030", 32, "RX 6900 XT"),
-            Generation("RDNA 3", "gfx1100", 32, "RX 7900 XTX"),
-            Generation("RDNA 4", "gfx1201", 32, "RX 9070 XT"),
-        ),
-    ),
+# From old to new: a rung for one usually runs on later ones of its family, too.
+NVIDIA = (
+    Generation("sm_75", "sm_75", 32, "T4, RTX 20"),
+    Generation("sm_80", "sm_80", 32, "A100"),
+    Generation("sm_86", "sm_86", 32, "A10, RTX 30"),
+    Generation("sm_89", "sm_89", 32, "L4, L40, RTX 40"),
+    Generation("sm_90", "sm_90a", 32, "H100, H200"),
+    Generation("sm_100", "sm_100a", 32, "B200"),
+    Generation("sm_120", "sm_120a", 32, "RTX 50"),
 )
+CDNA = (
+    Generation("CDNA 2", "gfx90a", 64, "MI210, MI250X"),
+    Generation("CDNA 3", "gfx942", 64, "MI300X"),
+    Generation("CDNA 4", "gfx950", 64, "MI355X"),
+)
+RDNA = (
+    Generation("RDNA 2", "gfx1030", 32, "RX 6900 XT"),
+    Generation("RDNA 3", "gfx1100", 32, "RX 7900 XTX"),
+    Generation("RDNA 4", "gfx1201", 32, "RX 9070 XT"),
+)
+FAMILIES = (("NVIDIA", NVIDIA), ("AMD", CDNA), ("AMD", RDNA))  # each with its maker
 
 
 def runs_on(rung: Rung, reals: tuple[str, ...]) -> str:
@@ -85,18 +68,18 @@ def runs_on(rung: Rung, reals: tuple[str, ...]) -> str:
 def _places(rung: Rung, real: str) -> str:
     """The GPUs that it runs on in one type; "" where there are none."""
     claimed = [
-        [rung.claims(Target(g.arch, g.warp, 0, 0, DTYPES[real])) for g in family.generations]
-        for family in FAMILIES
+        [rung.claims(Target(g.arch, g.warp, 0, 0, DTYPES[real])) for g in generations]
+        for _, generations in FAMILIES
     ]
     if all(all(found) for found in claimed):
         return "any GPU"
     places: list[str] = []
-    maker = ""
-    for family, found in zip(FAMILIES, claimed, strict=True):
+    named = ""
+    for (maker, generations), found in zip(FAMILIES, claimed, strict=True):
         if any(found):
-            prefix = "" if family.maker == maker else f"{family.maker} "
-            places.append(prefix + _names(family.generations, found))
-            maker = family.maker
+            prefix = "" if maker == named else f"{maker} "
+            places.append(prefix + _names(generations, found))
+            named = maker
     return ", ".join(places)
 
 

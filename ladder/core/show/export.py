@@ -105,7 +105,10 @@ def export(ladder: Ladder, rung: Rung, dims: Dims, target: Target, name: str | N
         *device_code(op, rung, plan, target, names),
         "\n".join(body),
         _heading("3. The numbers: inputs, and samples of the results (index, value, tolerance)"),
-        *(_table(name, numbers) for name, numbers in tables.items()),
+        *(
+            "\n".join([f"const double {name} = {{", *wrapped(numbers), "};"])
+            for name, numbers in tables.items()
+        ),
     )
 
 
@@ -400,10 +403,6 @@ def rows(found: Samples, brackets: str) -> list[str]:
         numbers = f"{index},{value:.{digits}g},{1.0011 * tolerance:.4g}"
         texts.append(f"{brackets[0]}{numbers}{brackets[1]}")
     return texts
-
-
-def _table(declaration: str, numbers: Sequence[str]) -> str:
-    return "\n".join([f"const double {declaration} = {{", *wrapped(numbers), "};"])
 
 
 def wrapped(numbers: Iterable[str]) -> list[str]:

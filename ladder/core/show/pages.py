@@ -70,7 +70,7 @@ from ladder.core.contract.device_code import INCLUDE, code_identity
 from ladder.core.contract.ladder import PACKAGE, Ladder, find, find_rung, ladders
 from ladder.core.contract.op import DTYPES, Dims, format_dims
 from ladder.core.contract.rung_file import KEYS, Rung
-from ladder.core.contract.runs_on import FAMILIES, runs_on
+from ladder.core.contract.runs_on import NVIDIA, runs_on
 from ladder.core.device.cuda import compiler
 from ladder.core.show import citations, pictures, source_code, tables, trace, training_tables
 from ladder.core.show.amd import resources_table
@@ -131,7 +131,8 @@ def update(write: bool, root: Path = ROOT) -> list[str]:
                 page.write_text(new, encoding="utf-8")
         drifted += [
             f"{page.relative_to(root)}: {picture} is missing or out of date"
-            for picture in _stale_pictures(new, page)
+            for picture, digest in _SOURCE.findall(new)
+            if pictures.drawn_from(page.parent / picture) != digest
         ]
         drifted += [
             f"{page.relative_to(root)}: {problem}" for problem in _citations(new, page, root)
@@ -178,12 +179,6 @@ def _citations(text: str, page: Path, root: Path) -> Iterator[str]:
             yield f"{number!r} stands in a sentence: leave it to a table or a log"
 
 
-def _stale_pictures(text: str, page: Path) -> Iterator[str]:
-    for picture, digest in _SOURCE.findall(text):
-        if pictures.drawn_from(page.parent / picture) != digest:
-            yield picture
-
-
 # ---- from the kernels ---------------------------------------------------------------------------
 
 
@@ -211,7 +206,7 @@ def rungs(place: Place, op: str) -> str:
 def cards(place: Place) -> str:
     """The last rung that a card of each generation runs in bfloat16, of the ops where it differs:
     at the first shape that is measured, within the shared memory that a block has there."""
-    generations = [g for g in FAMILIES[0].generations if g.name != "sm_75"]  # has no bfloat16
+    generations = [g for g in NVIDIA if g.name != "sm_75"]  # has no bfloat16
     targets = [compiler.typical_target(g.arch, DTYPES["bfloat16"]) for g in generations]
     lines = [
         f"| | {' | '.join(f'{g.name}<br>{g.cards}' for g in generations)} |",

@@ -6,7 +6,7 @@ nothing to disassemble. An instruction from a header has the line of the rung wh
 
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -92,8 +92,3 @@ def listing(module: Path, source: Path) -> Iterator[Instruction | Label]:
 def instructions(module: Path, source: Path) -> list[Instruction]:
     """The instructions of every kernel of `module`, in order, with their lines in `source`."""
     return [item for item in listing(module, source) if isinstance(item, Instruction)]
-
-
-def summary(instructions: Iterable[Instruction]) -> dict[str, dict[str, int]]:
-    """How many of each kind the code holds, by the groups of GROUPS."""
-    return machine_code.summary(instructions, [*(what for what, *_ in GROUPS), "others"])

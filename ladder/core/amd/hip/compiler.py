@@ -78,16 +78,39 @@ def find_clang() -> Clang:
 
 HEADERS = Path(__file__).parent / "include"
 
-# What rungs are compiled for where no device says so: (lanes of a wave, compute units, most LDS
-# bytes of one block) of a GPU of each generation.
-# https://rocm.docs.amd.com/en/latest/reference/gpu-specs.html
+
+@dataclass(frozen=True)
+class Gpu:
+    """A GPU: its compute units (CUs), and what each has room for. A block is placed on a CU, which
+    has several SIMDs, with registers of their own, and waves stay on theirs.
+
+    https://rocm.docs.amd.com/en/latest/reference/gpu-specs.html and, from `simds` on, what LLVM
+    allocates by: getTotalNumVGPRs, getVGPRAllocGranule, getMaxWavesPerEU, getMaxWorkGroupsPerCU
+    and getLdsDwGranularity in
+    https://github.com/llvm/llvm-project/blob/main/llvm/lib/Target/AMDGPU/Utils/AMDGPUBaseInfo.cpp
+    """
+
+    warp: int  # lanes of a wave
+    units: int
+    lds: int  # bytes, also the most of one block
+    infinity_cache: int  # bytes of what all compute units share, behind L2
+    simds: int
+    waves: int  # of a SIMD
+    registers: int  # vector registers of a lane that a SIMD has for all its waves
+    granule: int  # registers of a lane are dealt out in such numbers
+    lds_granule: int = 512  # bytes
+    blocks: int = 16  # of more than one wave: they need a barrier each
+
+
+# What rungs are compiled for where no device says so: a GPU of each generation.
 TYPICAL = {
-    "gfx90a": (64, 104, 64 << 10),  # CDNA 2: MI210, and each half of an MI250X has 110
-    "gfx942": (64, 304, 64 << 10),  # CDNA 3: MI300X
-    "gfx950": (64, 256, 160 << 10),  # CDNA 4: MI355X
-    "gfx1030": (32, 80, 64 << 10),  # RDNA 2: RX 6900 XT
-    "gfx1100": (32, 96, 64 << 10),  # RDNA 3: RX 7900 XTX
-    "gfx1201": (32, 64, 64 << 10),  # RDNA 4: RX 9070 XT
+    # CDNA 2: MI210, and each half of an MI250X has 110 units
+    "gfx90a": Gpu(64, 104, 64 << 10, 0, 4, 8, 512, 8),
+    "gfx942": Gpu(64, 304, 64 << 10, 256 << 20, 4, 8, 512, 8),  # CDNA 3: MI300X
+    "gfx950": Gpu(64, 256, 160 << 10, 256 << 20, 4, 8, 512, 8, lds_granule=1280),  # CDNA 4: MI355X
+    "gfx1030": Gpu(32, 80, 64 << 10, 128 << 20, 2, 16, 1024, 16),  # RDNA 2: RX 6900 XT
+    "gfx1100": Gpu(32, 96, 64 << 10, 96 << 20, 2, 16, 1536, 24),  # RDNA 3: RX 7900 XTX
+    "gfx1201": Gpu(32, 64, 64 << 10, 64 << 20, 2, 16, 1536, 24),  # RDNA 4: RX 9070 XT
 }
 
 _ERROR = re.compile(r"^(.*?):(\d+):\d+: (?:fatal )?error: ", re.MULTILINE)
@@ -143,7 +166,8 @@ def typical_target(name: str, real: np.dtype) -> Target:
     """A device to compile for without having it."""
     if name not in TYPICAL:
         raise LadderError(f"no architecture is named {name!r}; there are {', '.join(TYPICAL)}")
-    return Target(name, *TYPICAL[name], np.dtype(real))
+    gpu = TYPICAL[name]
+    return Target(name, gpu.warp, gpu.units, gpu.lds, np.dtype(real))
 
 
 def compile_code_object(

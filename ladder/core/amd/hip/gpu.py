@@ -34,16 +34,6 @@ MOST_THREADS = (1 << 32) - 1  # of a grid, in each direction
 VISIBLE = ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
 INSTALL = install("rocm")
 
-# Bytes of the Infinity Cache, which all compute units share, behind L2. HIP does not report it.
-# https://rocm.docs.amd.com/en/latest/reference/gpu-specs.html
-INFINITY_CACHE = {
-    "gfx942": 256 << 20,
-    "gfx950": 256 << 20,
-    "gfx1030": 128 << 20,
-    "gfx1100": 96 << 20,
-    "gfx1201": 64 << 20,
-}
-
 
 class HipKernel(CupyKernel):
     """A kernel of a code object."""
@@ -78,7 +68,9 @@ class Hip(CupyGpu):
         self.bfloat16 = target.cdna >= 2 or target.rdna >= 3
         self.multiprocessors = properties["multiProcessorCount"]
         self.shared_bytes = properties["sharedMemPerBlock"]
-        self.l2_bytes = max(properties["l2CacheSize"], INFINITY_CACHE.get(self.arch, 0))
+        self.l2_bytes = properties["l2CacheSize"]
+        if known := compiler.TYPICAL.get(self.arch):  # HIP does not report the Infinity Cache
+            self.l2_bytes = max(self.l2_bytes, known.infinity_cache)
         self._records_graphs = True
         self._attach(index)
 

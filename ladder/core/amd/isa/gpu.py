@@ -52,7 +52,7 @@ class Isa(Device):
             raise LadderError(f"machine code of {arch!r} is not interpreted, but that of {known}")
         self.arch, self._time_limit = arch, time_limit
         self.name = f"{arch}, interpreted"
-        self.warp, _, self._lds_bytes = compiler.TYPICAL[arch]
+        self.warp, self._lds_bytes = compiler.TYPICAL[arch].warp, compiler.TYPICAL[arch].lds
         self._compiled: dict[Path, dict[str, InterpretedKernel]] = {}
 
     def target(self, real: np.dtype) -> Target:

@@ -8,7 +8,7 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,7 +29,6 @@ GROUPS = (
     ("tensor cores", "HMMA IMMA DMMA QMMA OMMA HGMMA IGMMA QGMMA UTCHMMA UTCQMMA", "bold"),
     ("special functions", "MUFU", "blue"),
 )
-OTHERS = "arithmetic and control"
 _GROUP = {name: (what, style) for what, names, style in GROUPS for name in names.split()}
 _MEMORY = re.compile(r"(LD|ST)[GLS]?(STS)?$")
 _BITS = {"U8": 8, "S8": 8, "U16": 16, "S16": 16, "64": 64, "128": 128, "256": 256}
@@ -49,8 +48,8 @@ class Instruction(machine_code.Instruction):
 
     @property
     def purpose(self) -> tuple[str, str]:
-        """That of one of GROUPS, or OTHERS."""
-        return _GROUP.get(self.opcode.split(".")[0], (OTHERS, ""))
+        """That of one of GROUPS, or another."""
+        return _GROUP.get(self.opcode.split(".")[0], ("arithmetic and control", ""))
 
     @property
     def kind(self) -> str:
@@ -100,11 +99,6 @@ def instructions(cubin: Path, source: Path) -> list[Instruction]:
             back_to = labels.get(jump.group(1)) if jump else None
             found.append(Instruction(name, code, line, address, back_to))
     return [i for i in found if i.opcode != "NOP"]
-
-
-def summary(instructions: Iterable[Instruction]) -> dict[str, dict[str, int]]:
-    """How many of each kind the code holds, by the groups of GROUPS."""
-    return machine_code.summary(instructions, [*(what for what, *_ in GROUPS), OTHERS])
 
 
 def longest_loop(kernel: Sequence[Instruction]) -> list[Instruction]:

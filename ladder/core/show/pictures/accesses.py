@@ -4,7 +4,7 @@ Each box is a sector, moved as a whole; its coloured parts are what lanes asked 
 the lane, and the grey rest is not used by this request.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -60,7 +60,9 @@ def of_report(
     )
     source = rung.source.splitlines()
     warp = 64 if max(max(access.lanes) for access in rows) >= 32 else 32
-    cell = min(CELL, (WIDTH - 2 * MARGIN) / max(_width(touched_sectors(row)) for row in rows))
+    touched = [touched_sectors(row) for row in rows]
+    widths = [len(sectors) + GAP * float((np.diff(sectors) > 1).sum()) for sectors in touched]
+    cell = min(CELL, (WIDTH - 2 * MARGIN) / max(widths))
     y = drawing.top
     for access, text in zip(rows, texts, strict=True):
         most = int((WIDTH - 2 * MARGIN) / (0.62 * CODE))
@@ -107,10 +109,6 @@ def _legend(drawing: Drawing, y: float, warp: int) -> None:
     drawing.text(x + 238, y + 10, str(warp - 1), 11, colour="muted")
     drawing.box(x + 290, y, 12, 12, "line")
     drawing.text(x + 308, y + 10, "not used by this request", 11, colour="muted")
-
-
-def _width(sectors: Sequence[int]) -> float:
-    return len(sectors) + GAP * float((np.diff(sectors) > 1).sum())
 
 
 def describe(access: Access) -> str:

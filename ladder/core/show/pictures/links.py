@@ -6,7 +6,7 @@ import numpy as np
 
 from ladder.core.common.errors import LadderError
 from ladder.core.contract.ladder import Ladder, find
-from ladder.core.contract.op import DTYPES, Dims, resolve_dtype
+from ladder.core.contract.op import DTYPES, Dims
 from ladder.core.contract.rung_file import Rung
 from ladder.core.emulator.report import Report
 from ladder.core.show.pictures.drawing import MARGIN, WIDTH, Drawing
@@ -33,11 +33,7 @@ def crossed_in(report: Report, ladder: Ladder, rung: Rung, dtype: str, dims: Dim
     if not ladder.op.ranks:
         raise LadderError(f"{ladder.op.name} has no ranks, so nothing crosses a link")
     ranks = dims[ladder.op.ranks]
-    rows = {
-        arg.name: math.prod(arg.resolve_shape(dims)[1:])
-        * resolve_dtype(arg.dtype, DTYPES[dtype]).itemsize
-        for arg in ladder.op.args
-    }
+    rows = {arg.name: arg.nbytes(dims, DTYPES[dtype]) // ranks for arg in ladder.op.args}
     for buffer in emulated_plan(rung, dtype, dims).scratch:
         rows[buffer.name] = math.prod(buffer.shape[1:]) * np.dtype(buffer.stored).itemsize
     found = np.zeros((ranks, ranks), np.int64)

@@ -48,8 +48,8 @@ def test_the_reference_runs_on_the_cpu():
 
 
 def test_every_architecture_that_is_compiled_for_has_its_generation():
-    known = {g.arch: g.warp for family in FAMILIES for g in family.generations}
-    amd = {arch: warp for arch, (warp, _, _) in hip.TYPICAL.items()}
+    known = {g.arch: g.warp for _, generations in FAMILIES for g in generations}
+    amd = {arch: gpu.warp for arch, gpu in hip.TYPICAL.items()}
     assert known == {**dict.fromkeys(cuda.TYPICAL, cuda.WARP_SIZE), **amd}
 
 

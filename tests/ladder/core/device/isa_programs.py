@@ -50,8 +50,8 @@ def kernel(text, arguments=4, arch="gfx1100", lds=0, scratch=0):
 
 
 def of_code(code, names, arch="gfx1100"):
-    lanes, _, lds = TYPICAL[arch]
-    return InterpretedKernel(code, names, arch, lanes, lds, time_limit=20)
+    gpu = TYPICAL[arch]
+    return InterpretedKernel(code, names, arch, gpu.warp, gpu.lds, time_limit=20)
 
 
 def without(code, index):

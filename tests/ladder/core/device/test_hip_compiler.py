@@ -41,7 +41,7 @@ extern "C" __global__ void square_forward(real* out, const real* inp, int N) {
 
 
 def compile_square(rung, real="float32", arch="gfx942", two=2):
-    warp = compiler.TYPICAL[arch][0]
+    warp = compiler.TYPICAL[arch].warp
     return compiler.compile_code_object(rung, {"TWO": two}, DTYPES[real], arch, warp)
 
 
@@ -136,7 +136,7 @@ def test_a_code_object_its_resources_and_its_instructions(rung_of):
     assert lines["global_store_dwordx4"] == 10
     assert found[-1].text == "s_endpgm"
 
-    counts = assembly.summary(found)
+    counts = machine_code.summary(found, assembly.GROUPS)
     assert counts["exchange within the wave"]["ds_bpermute_b32"] == 6  # 2^6 lanes
     assert counts["transcendental functions"] == {"v_rsq_f32": 1}
     assert sum(sum(kinds.values()) for kinds in counts.values()) == len(found)

@@ -71,7 +71,7 @@ def evaluate(request, tmp_path_factory):
     path.write_text(HEADER + '#include "portable.cuh"\n' + "".join(kernels))
     arch, real = request.param, np.dtype(np.float32)
     rung = rung_file.parse(path, "expf_all")
-    lanes = compiler.TYPICAL[arch][0]
+    lanes = compiler.TYPICAL[arch].warp
     codes = program.load(compiler.compile_code_object(rung, {}, real, arch, lanes), path)
     whole = dict(vector.VECTOR)
 
