@@ -63,7 +63,7 @@ def reuse_table(
     a wavefront as the bytes that shared memory could have moved in it.
     """
     rows = [
-        "| rung | multiply-adds per load instruction "
+        "| rung | load instructions per multiply-add "
         "| FLOPs per byte from global memory and caches | FLOPs per byte of shared memory |",
         "|---|--:|--:|--:|",
     ]
@@ -71,12 +71,12 @@ def reuse_table(
     for rung in rungs:
         lines = trace.own_lines(trace.trace(ladder, rung, dtype, dims, warp), rung)
         reads = [line for line in lines if line.kind == "read"]
-        per_load = flops / 2 / warp / sum(line.requests for line in reads)
+        loads = sum(line.requests for line in reads) / (flops / 2 / warp)
         sectors = sum(line.sectors for line in reads if line.space == "global")
         wavefronts = sum(line.wavefronts for line in lines if line.space == "shared")
         shared = f"{flops / (WAVEFRONT * wavefronts):.2f}" if wavefronts else ""
         rows.append(
-            f"| {rung.id}: {rung.idea} | {per_load:.2f} | {flops / (SECTOR * sectors):.2f} "
+            f"| {rung.id}: {rung.idea} | {loads:#.2g} | {flops / (SECTOR * sectors):.2f} "
             f"| {shared} |"
         )
     lanes = "" if warp == 32 else f", warps of {warp}"

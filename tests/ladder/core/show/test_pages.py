@@ -275,7 +275,7 @@ def test_how_often_a_load_is_used_is_counted(site):
     text = write(site, f"reuse matmul.forward 1 2 {shape}")
     # rung 1: of a warp, 2 loads for a multiply-add, 1 + 32 sectors for 64 FLOPs; and the bias
     loads, sectors = 2 * 32 + 1, 33 * 32 + 4
-    assert f"| 1: one thread per output | {32 / loads:.2f} | {64 / sectors:.2f} |  |" in text
+    assert f"| 1: one thread per output | {loads / 32:.1f} | {64 / sectors:.2f} |  |" in text
     assert re.search(r"\| 2: shared-memory tiling \| [\d.]+ \| [\d.]+ \| 0\.2\d \|", text)
     assert pages.update(write=False, root=site) == []
 
