@@ -386,6 +386,9 @@ class EmulatedKernel:
         )
         if BLOCKS in text:
             return f"{text}; blocks that add to one address need atomicAdd"
+        if now.pc == before.pc and _access(now) == _access(before) == "write by":
+            remedy = "give each its own (a barrier would only order them)"
+            return f"{text}; two threads write the same element: {remedy}"
         return text + self._explain_race({ACCESSES[now.access], ACCESSES[before.access]}, space)
 
     def _explain_race(self, accesses: set[str], space: str) -> str:

@@ -138,6 +138,8 @@ def _accumulation(
             return f"{times:.4g} times too much is added: elements are counted more than once"
         if near(before - added):
             return "the result is added with the wrong sign"
+        if got.size > 2 and abs((got - value).sum()) < 1e-4 * np.abs(got - value).sum():
+            return "the sum of all is right: what is added belongs to other elements"
     return None
 
 

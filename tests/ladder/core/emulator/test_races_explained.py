@@ -82,3 +82,11 @@ def test_where_threads_and_blocks_race_a_barrier_is_no_remedy(tmp_path, grid, sa
     with pytest.raises(KernelError, match=says) as caught:
         run(Emulated(counting=True), tmp_path, source, grid, 32, *args)
     assert ("nothing that orders the blocks" in str(caught.value)) == (grid > 1)
+
+
+@pytest.mark.parametrize("last", [32, 64])
+def test_two_threads_that_write_one_element_are_told_to_take_their_own(tmp_path, last):
+    source = f"    if (threadIdx.x < {last}) out[threadIdx.x % 24] = inp[threadIdx.x];\n"
+    args = zeros(24), array(np.arange(64))
+    with pytest.raises(KernelError, match="the same element: give each its own"):
+        run(Emulated(counting=True), tmp_path, source, 1, 64, *args)

@@ -82,3 +82,5 @@ def test_an_output_that_accumulates_is_compared_with_what_it_held():
         got = before + times * (VALUE - before)
         assert f"{times} times too much is added" in cause(got.astype(np.float32), before)
     assert "wrong sign" in cause((2 * before - VALUE).astype(np.float32), before)
+    moved = (before + (VALUE - before)[::-1]).astype(np.float32)
+    assert "belongs to other elements" in cause(moved, before)
