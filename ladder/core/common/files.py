@@ -216,3 +216,12 @@ def flush_directory(directory: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def quote(file: str, line: int) -> str:
+    """A line of a file as compilers show it; "" where it is 0 or cannot be read."""
+    try:
+        text = read_text(file).splitlines()[line - 1] if line else ""
+    except (OSError, LadderError, IndexError):
+        text = ""
+    return f"\n{line:6} | {text.strip()}" if text else ""

@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from ladder.core.common.errors import LadderError
-from ladder.core.common.files import read_text
+from ladder.core.common.files import quote
 
 SECTOR = 32  # bytes: the unit in which a GPU moves global memory
 
@@ -34,16 +33,7 @@ class Problem:
     def excerpt(self) -> str:
         """The source line, and that of the other thread, each on a line of its own."""
         places = {(self.file, self.line), *([self.other] if self.other else [])}
-        return "".join(_quote(file, line) for file, line in sorted(places))
-
-
-def _quote(file: str, line: int) -> str:
-    """A line of a file as compilers show it; "" where it cannot be read."""
-    try:
-        text = read_text(file).splitlines()[line - 1] if line else ""
-    except (OSError, LadderError, IndexError):
-        text = ""
-    return f"\n{line:6} | {text.strip()}" if text else ""
+        return "".join(quote(file, line) for file, line in sorted(places))
 
 
 @dataclass(frozen=True)

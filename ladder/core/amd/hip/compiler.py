@@ -14,6 +14,7 @@ import importlib.util
 import os
 import re
 import subprocess
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -255,17 +256,14 @@ def resources(module: Path) -> dict[str, Resources]:
     found = {}
     two_units = ".amdhsa_workgroup_processor_mode 1" in assembly(module)
     for _, values in metadata(module):
-
-        def number(key: str, values: Mapping[str, str] = values) -> int:
-            return int(values.get(key, 0))  # gfx10 to gfx12 have no .agpr_count
-
+        number = Counter({key: int(value) for key, value in values.items() if value.isdecimal()})
         found[values["name"]] = Resources(
-            vgprs=number("vgpr_count"),
-            agprs=number("agpr_count"),
-            sgprs=number("sgpr_count"),
-            lds=number("group_segment_fixed_size"),
-            scratch=number("private_segment_fixed_size"),
-            spill=number("vgpr_spill_count") + number("sgpr_spill_count"),
+            vgprs=number["vgpr_count"],
+            agprs=number["agpr_count"],  # gfx10 to gfx12 have none
+            sgprs=number["sgpr_count"],
+            lds=number["group_segment_fixed_size"],
+            scratch=number["private_segment_fixed_size"],
+            spill=number["vgpr_spill_count"] + number["sgpr_spill_count"],
             two_units=two_units,
         )
     return found

@@ -22,26 +22,18 @@ def exchange(instruction: Instruction) -> Step | None:
     return Step(make(instruction.operands), touched(instruction.operands), instruction.line)
 
 
-def _read_first_lane(operands: Sequence[Operand]) -> Run:
-    """A scalar register takes the value of the first active lane."""
+def _read_lane(operands: Sequence[Operand]) -> Run:
+    """A scalar register takes the value of the lane that is named, active or not; where none is
+    named, of the first active lane."""
     result, source = writer(operands[0], "u32"), reader(operands[1], "u32")
+    named = [reader(operand, "u32") for operand in operands[2:]]
 
     def run(waves: Waves, machine: Machine) -> None:
         lane = waves.active.argmax(axis=1)[:, None]  # lane 0 where none is active
+        for which in named:
+            lane = _lane(which, waves)
         values = np.broadcast_to(source(waves), waves.active.shape)
         result(waves, np.take_along_axis(values, lane, axis=1))
-
-    return run
-
-
-def _read_lane(operands: Sequence[Operand]) -> Run:
-    """A scalar register takes the value of the lane that is named, active or not."""
-    result, source = writer(operands[0], "u32"), reader(operands[1], "u32")
-    which = reader(operands[2], "u32")
-
-    def run(waves: Waves, machine: Machine) -> None:
-        values = np.broadcast_to(source(waves), waves.active.shape)
-        result(waves, np.take_along_axis(values, _lane(which, waves), axis=1))
 
     return run
 
@@ -78,7 +70,7 @@ def _count_below(first: int) -> Callable[[Sequence[Operand]], Run]:
 
 
 EXCHANGES: Mapping[str, Callable[[Sequence[Operand]], Run]] = {
-    "v_readfirstlane_b32": _read_first_lane,
+    "v_readfirstlane_b32": _read_lane,
     "v_readlane_b32": _read_lane,
     "v_writelane_b32": _write_lane,
     "v_mbcnt_lo_u32_b32": _count_below(0),

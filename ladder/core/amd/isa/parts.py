@@ -14,6 +14,7 @@ import numpy as np
 from ladder.core.amd.isa import floats
 from ladder.core.amd.isa.meaning import Instruction
 from ladder.core.amd.isa.operands import TYPES, Operand, Read, Write, reader, touched, writer
+from ladder.core.amd.isa.vector import VECTOR
 from ladder.core.amd.isa.waves import Machine, Step, Waves
 from ladder.core.common.errors import LadderError
 
@@ -93,22 +94,16 @@ def _part(operand: Operand, kind: str, first: int, width: int) -> Read:
 # ---- packed instructions ----
 
 _PACKED: Mapping[str, Callable[..., np.ndarray]] = {
-    "v_pk_add_f32": np.add,
-    "v_pk_mul_f32": np.multiply,
-    "v_pk_fma_f32": floats.fma32,
     "v_pk_mov_b32": lambda a, b: np.copy(a),
-    "v_pk_add_f16": np.add,
-    "v_pk_mul_f16": np.multiply,
-    "v_pk_fma_f16": floats.fma16,
-    "v_pk_max_f16": floats.maximum,
-    "v_pk_min_f16": floats.minimum,
-    "v_pk_add_u16": np.add,
-    "v_pk_sub_u16": np.subtract,
-    "v_pk_add_i16": np.add,
-    "v_pk_sub_i16": np.subtract,
-    "v_pk_mul_lo_u16": np.multiply,
-    "v_pk_lshlrev_b16": lambda a, b: b << (a & 15),
-    "v_pk_lshrrev_b16": lambda a, b: b >> (a & 15),
+    **dict.fromkeys(("v_pk_add_u16", "v_pk_add_i16"), np.add),
+    **dict.fromkeys(("v_pk_sub_u16", "v_pk_sub_i16"), np.subtract),
+    **{
+        f"v_pk_{name}": VECTOR[f"v_{name}"].function
+        for name in (
+            *("add_f32", "mul_f32", "fma_f32", "add_f16", "mul_f16", "fma_f16", "max_f16"),
+            *("min_f16", "mul_lo_u16", "lshlrev_b16", "lshrrev_b16"),
+        )
+    },
 }
 
 

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from ladder.core.amd.hip import assembly, compiler
 from ladder.core.common.errors import LadderError
-from ladder.core.common.files import read_text
+from ladder.core.common.files import quote
 
 
 @dataclass(frozen=True)
@@ -35,13 +35,7 @@ class Line:
 
     def excerpt(self) -> str:
         """The source line as compilers show it; "" where there is none."""
-        if self.number is None:
-            return ""
-        try:
-            text = read_text(self.file).splitlines()[self.number - 1]
-        except (OSError, LadderError, IndexError):
-            return ""
-        return f"\n{self.number:6} | {text.strip()}"
+        return quote(self.file, self.number or 0)
 
     def problem(self, what: str, other: Line | None = None) -> LadderError:
         """The error that this instruction does something that it must not."""

@@ -7,7 +7,6 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ladder.core.amd.isa import floats
 from ladder.core.amd.isa.meaning import Meaning, alike, computes
 
 Pair = tuple[np.ndarray, np.ndarray]
@@ -122,9 +121,9 @@ SCALAR: dict[str, Meaning] = {
     "s_add_i32": computes("i32 scc = i32 i32", _signed(np.add)),
     "s_sub_i32": computes("i32 scc = i32 i32", _signed(np.subtract)),
     "s_addk_i32": computes("i32 scc = i32 i32", _signed(np.add)),
-    **alike("s_add_nc_u64 s_add_f32", 2, np.add),
-    **alike("s_sub_nc_u64 s_sub_f32", 2, np.subtract),
-    **alike("s_mul_i32 s_mulk_i32 s_mul_u64 s_mul_f32", 2, np.multiply),
+    **alike("s_add_nc_u64", 2, np.add),
+    **alike("s_sub_nc_u64", 2, np.subtract),
+    **alike("s_mul_i32 s_mulk_i32 s_mul_u64", 2, np.multiply),
     **alike("s_mul_hi_u32", 2, high(np.uint64)),
     **alike("s_mul_hi_i32", 2, high(np.int64)),
     "s_abs_i32": computes("i32 scc = i32", _and_not_zero(np.abs)),
@@ -142,23 +141,6 @@ SCALAR: dict[str, Meaning] = {
     "s_pack_lh_b32_b16": computes("u32 = u32 u32", lambda a, b: (a & 0xFFFF) | b & 0xFFFF0000),
     "s_pack_hh_b32_b16": computes("u32 = u32 u32", lambda a, b: a >> 16 | b & 0xFFFF0000),
     "s_pack_hl_b32_b16": computes("u32 = u32 u32", lambda a, b: a >> 16 | b << 16),
-    # RDNA 4 computes in float32 on scalars, too.
-    **alike("s_min_f32", 2, floats.minimum),
-    **alike("s_max_f32", 2, floats.maximum),
-    **alike("s_fmac_f32 s_fmaak_f32 s_fmamk_f32", 3, floats.fma32),
-    **alike("s_rndne_f32", 1, np.rint),
-    **alike("s_trunc_f32", 1, np.trunc),
-    **alike("s_floor_f32", 1, np.floor),
-    **alike("s_ceil_f32", 1, np.ceil),
-    "s_cvt_f32_i32": computes("f32 = i32", lambda a: a.astype(np.float32)),
-    "s_cvt_f32_u32": computes("f32 = u32", lambda a: a.astype(np.float32)),
-    "s_cvt_i32_f32": computes("i32 = f32", floats.to_integer(np.int32)),
-    "s_cvt_u32_f32": computes("u32 = f32", floats.to_integer(np.uint32)),
-    **alike("v_s_exp_f32", 1, floats.exp2),
-    **alike("v_s_log_f32", 1, floats.log2),
-    **alike("v_s_rcp_f32", 1, floats.reciprocal),
-    **alike("v_s_rsq_f32", 1, floats.reciprocal_root),
-    **alike("v_s_sqrt_f32", 1, floats.square_root),
 }
 
 for _bits in range(1, 5):

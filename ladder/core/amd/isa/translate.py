@@ -171,6 +171,8 @@ def _meaning(instruction: Instruction) -> tuple[Meaning, list[Operand]]:
     """What an instruction computes, and its operands with those that are not written out."""
     name, operands, wide = instruction.name, list(instruction.operands), instruction.wide
     found = SCALAR.get(name) or VECTOR.get(name)
+    if found is None:  # RDNA 4 computes in float32 on scalars, too: s_ceil_f32, v_s_exp_f32
+        found = VECTOR.get(re.sub(r"^(s|v_s)_(?=\w*f32)", "v_", name))
     if name.startswith("v_bitop3_b"):
         table = parts.named(instruction.modifiers).get("bitop3", "0")
         found = by_truth_table(int(table, 0), int(name.removeprefix("v_bitop3_b")))
