@@ -110,6 +110,11 @@ class Machine:
         return engine
 
 
+def builder(shape: ModelConfig, T: int, **options: Any) -> Build:
+    """The programs of a model with T tokens a row; `options`: what else `build` takes."""
+    return lambda B, fusions: build(shape, B, T, fusions=fusions, **options)
+
+
 def open_machine(flags: Flags, group: Group = ALONE) -> Machine:
     """The device that the flags name, or the default one; of several ranks, each its own."""
     local_rank = group.local_rank if group.size > 1 else None

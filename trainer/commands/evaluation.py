@@ -10,7 +10,7 @@ import dataclasses
 import glob
 import math
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -28,8 +28,8 @@ from trainer.engine.passes import fetch_loss, write_rows
 from trainer.engine.scoring import Score, evaluate, in_groups, note_on_length
 from trainer.files import weights
 from trainer.flags import Flags, resolve_sequence
-from trainer.model.program import Program, build
-from trainer.open import Machine, of_newest_run, open_machine, open_weights
+from trainer.model.program import Program
+from trainer.open import Machine, builder, of_newest_run, open_machine, open_weights
 from trainer.report import Display, open_console
 
 LOSS, SPLITS = "loss", ("train", "val")
@@ -65,20 +65,20 @@ def main(argv: Sequence[str]) -> int:
     groups = in_groups(examples, B, model.shape.context, machine.device)
     T, *shorter = groups
 
-    def forward_only(rows: int, fused: Collection[str], length: int = T) -> Program:
-        return build(model.shape, rows, length, training=False, fusions=fused)
+    forward_only = {length: builder(model.shape, length, training=False) for length in groups}
+    kernels = machine.choose(forward_only[T], B)
+    fused = kernels.program.fusions
 
     def shorter_one(rows: int) -> Program | None:
-        return forward_only(rows, fused, shorter[0]) if shorter else None
+        return forward_only[shorter[0]](rows, fused) if shorter else None
 
-    kernels = machine.choose(forward_only, B)
-    fused = kernels.program.fusions
-    engine = machine.engine(kernels, forward_only, model.pieces, beside=shorter_one, takes=("-b",))
+    pieces, takes = model.pieces, ("-b",)
+    engine = machine.engine(kernels, forward_only[T], pieces, beside=shorter_one, takes=takes)
 
     def engine_of(length: int) -> Engine:
         if length == T:
             return engine
-        program, real = forward_only(B, fused, length), machine.choice.real
+        program, real = forward_only[length](B, fused), machine.choice.real
         return Engine(program, machine.device, real, kernels.rungs, weights_of=engine)
 
     screen = Display(open_console(), 0)
@@ -100,10 +100,7 @@ def print_loss(
     them are the run's own validation's, `its`, if fewer."""
     rows, T = min(limit or loader.batches, loader.batches), loader.T
     B = min(B, rows)
-
-    def forward_only(rows: int, fused: Collection[str]) -> Program:
-        return build(model.shape, rows, T, training=False, fusions=fused)
-
+    forward_only = builder(model.shape, T, training=False)
     engine = machine.engine(machine.choose(forward_only, B), forward_only, model.pieces)
     screen = Display(open_console(), 0)
     text = f"{loader.tokens:,} tokens, {rows:,} rows of T={T}, B={B}, {machine.choice.dtype}"
@@ -146,7 +143,7 @@ def _evaluate_groups(
             engine = engine_of(T)
             found = evaluate(engine, examples, show=show)
             assert found is not None  # nothing stops it
-            score += found
+            score = Score(*map(sum, zip(score, found, strict=True)))
             engine.close()
             del engine  # its memory is free when the next one is made
     return score

@@ -10,7 +10,7 @@
 One tensor is held in memory at a time; a debug state, though, takes a step of training in NumPy.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -23,8 +23,7 @@ from trainer.data.tokenizers import get_tokenizer
 from trainer.engine.passes import one_batch
 from trainer.files import huggingface, kept_model, llmc_files, weights
 from trainer.flags import Flags
-from trainer.model.program import Program, build
-from trainer.open import open_machine, open_weights
+from trainer.open import builder, open_machine, open_weights
 
 FORMATS = ("hf", "llmc", "llmc-bf16", "debug-state", "tokenizer")
 
@@ -86,10 +85,7 @@ def write_debug_state(path: Path, model: weights.Model, tokens: str, B: int, T: 
             f"-t {T} is beyond the model's context; choose -t {shape.context} or less"
         )
     machine = open_machine(Flags(device="cpu", dtype="fp32"))
-
-    def build_at(B: int, fused: Collection[str]) -> Program:
-        return build(shape, B, T, fusions=fused, master_weights=False)
-
+    build_at = builder(shape, T, master_weights=False)
     engine = machine.engine(machine.choose(build_at, B), build_at, model.pieces)
     logits, loss = one_batch(engine, batch, targets)
     gradients = {name: engine.read("d" + name) for name in shape.parameters()}

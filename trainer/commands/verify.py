@@ -9,7 +9,7 @@ are those of llm.c's own tests: test_gpt2.c for float32, test_gpt2.cu for bfloat
 (https://github.com/karpathy/llm.c). They differ in the settings of AdamW, and so in the losses.
 """
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,9 +24,8 @@ from trainer.engine.engine import Engine
 from trainer.engine.passes import fetch_loss, one_batch
 from trainer.files import llmc_files, weights
 from trainer.flags import Flags
-from trainer.model.program import Program, build
 from trainer.model.registry import SIZES
-from trainer.open import open_machine
+from trainer.open import builder, open_machine
 from trainer.report import Display, open_console
 
 SAME_BATCH = 1e-2  # between a state's loss and the first one below: it is llm.c's own state
@@ -125,12 +124,8 @@ def verify(flags: Flags, path: Path) -> bool:
     model = weights.open_model(name, vocab=vocab, seed=0, data_dir=data_directory(flags.data_dir))
     state = llmc_files.load_state(path, model.shape)
     B, T = state.inputs.shape
-
     shape = model.shape.without_dropout()
-
-    def build_at(B: int, fused: Collection[str]) -> Program:
-        return build(shape, B, T, fusions=fused, master_weights=choice.dtype != "fp32")
-
+    build_at = builder(shape, T, master_weights=choice.dtype != "fp32")
     kernels = machine.choose(build_at, B)
     engine = machine.engine(kernels, build_at, model.pieces, takes=())
 

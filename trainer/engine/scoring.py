@@ -7,7 +7,7 @@ accuracy), as in llm.c's dev/data/hellaswag.py. llm.c's training program logs th
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -27,20 +27,12 @@ class NoAnswer(LadderError):
     """The losses of a completion are not finite, so there is no likeliest one."""
 
 
-@dataclass(frozen=True)
-class Score:
+class Score(NamedTuple):
     """How many of some examples were answered right, by the sum of the losses and by their mean."""
 
     examples: int
     right: int
     right_normalized: int
-
-    def __add__(self, other: Score) -> Score:
-        return Score(
-            self.examples + other.examples,
-            self.right + other.right,
-            self.right_normalized + other.right_normalized,
-        )
 
     @property
     def normalized_accuracy(self) -> float:

@@ -2,7 +2,7 @@
 
 import os
 import warnings
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -25,8 +25,8 @@ from trainer.files import weights
 from trainer.files.resume import run_directory
 from trainer.flags import Flags, resolve_run
 from trainer.model.model_config import ModelConfig
-from trainer.model.program import Program, build
-from trainer.open import open_machine
+from trainer.model.program import build
+from trainer.open import builder, open_machine
 from trainer.train import take_step
 
 STEPS = 300  # at which the learning rate has come down to 0
@@ -55,10 +55,7 @@ class Run:
             flags, machine.choice, context=shape.context, tokens=tokens, ranks=1, **where
         )
         self.shape, self.tokenizer = shape.with_vocab(data.vocab), data.tokenizer
-
-        def build_at(B: int, fusions: Collection[str]) -> Program:
-            return build(self.shape, B, config.sequence, fusions=fusions)
-
+        build_at = builder(self.shape, config.sequence)
         chosen = machine.choose(build_at, config.batch)
         rungs = chosen.rungs
         for op, kernel in kernels.items():

@@ -15,7 +15,7 @@ import contextlib
 import functools
 import warnings
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -36,8 +36,7 @@ from trainer.files.huggingface import config_of, named_tensors
 from trainer.flags import Flags
 from trainer.model.calls import Call
 from trainer.model.gpt2 import GPT2Config
-from trainer.model.program import Program, build
-from trainer.open import open_machine
+from trainer.open import builder, open_machine
 
 IGNORED = -100  # the target of a row that does not count
 MOST_KEPT = 16  # parts that are bound to a memory, by where the gradients are
@@ -170,11 +169,7 @@ class _Passes:
 
     def __init__(self, model: GPT2, B: int, T: int) -> None:
         machine = model.machine
-
-        def program_of(B: int, fusions: Collection[str]) -> Program:
-            return build(model.config, B, T, fusions=fusions, master_weights=False)
-
-        kernels = machine.choose(program_of, B)
+        kernels = machine.choose(builder(model.config, T, master_weights=False), B)
         self.model, self.program, self.rungs = model, kernels.program, kernels.rungs
         self.device: Any = machine.device
         self.device.free_unused()  # what choosing has left
