@@ -32,7 +32,6 @@ from trainer.notebook.exercises import check_floor, check_order, mlp_backward
 from trainer.notebook.small_run import Run, start
 from trainer.plots import losses as plots
 from trainer.plots import number_formats, training_step
-from trainer.plots.training_step import StepTime
 
 # what the notebook calls from here although it stands elsewhere
 __all__ = ["check_floor", "check_order", "mlp_backward", "start"]
@@ -155,7 +154,7 @@ def step_times(device: str = "nvidia-h200") -> None:
     path = step_timing.FOLDER / f"{device}-torch.json"
     content = read_json(path)
     rows = [
-        StepTime(row["B"], row["dtype"], row["what"] + results.since(row), row["ms"])
+        {**row, "what": row["what"] + results.since(row)}
         for row in sorted(content["steps"], key=lambda row: not row["what"].startswith("ours"))
     ]
     title = f"A training step of GPT-2 124M, T=1024, {content['machine']['name']}: "

@@ -4,7 +4,6 @@ Each function draws the numbers that it is given; trainer/notebook/helpers.py re
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -25,16 +24,6 @@ KINDS = {  # of memory, in the order in which they are stacked
     "scratch": "#b9cfae",
     "input": GREY,
 }
-
-
-@dataclass(frozen=True)
-class StepTime:
-    """The milliseconds of a training step, with its batch size, its type and its program."""
-
-    B: int
-    dtype: str
-    what: str
-    ms: float
 
 
 def flops_and_bytes(calls: Iterable[tuple[str, Dims]], real: np.dtype, title: str) -> Figure:
@@ -95,22 +84,24 @@ def memory(rows: Mapping[str, Mapping[str, int]], title: str) -> Figure:
     return figure
 
 
-def times(rows: Sequence[StepTime], title: str) -> Figure:
-    """Milliseconds of a training step, ours and others', a panel for each type and batch size."""
-    jobs = sorted({(row.dtype, row.B) for row in rows})
-    parts = [[row for row in rows if (row.dtype, row.B) == job] for job in jobs]
+def times(rows: Sequence[Mapping[str, Any]], title: str) -> Figure:
+    """Milliseconds of a training step, ours and others', a panel for each type and batch size.
+
+    rows  B, dtype, what (the program), ms
+    """
+    jobs = sorted({(row["dtype"], row["B"]) for row in rows})
+    parts = [[row for row in rows if (row["dtype"], row["B"]) == job] for job in jobs]
     counts = [len(part) for part in parts]
     figure, panels = figure_of(
         title, 1.0 + 0.42 * sum(counts) + 0.35 * len(jobs), rows=len(jobs), height_ratios=counts
     )
     for axes, (dtype, B), chosen in zip(panels, jobs, parts, strict=True):
-        colours = [BLUE if row.what.startswith("ours") else GREY for row in chosen]
-        axes.barh(
-            [row.what for row in chosen], [row.ms for row in chosen], color=colours, height=0.65
-        )
-        for place, row in enumerate(chosen):
-            axes.annotate(f"{row.ms:.2f} ms", (row.ms, place), **BESIDE)
-        axes.set_xlim(0, 1.2 * max(row.ms for row in chosen))
+        colours = [BLUE if row["what"].startswith("ours") else GREY for row in chosen]
+        ms = [row["ms"] for row in chosen]
+        axes.barh([row["what"] for row in chosen], ms, color=colours, height=0.65)
+        for place, each in enumerate(ms):
+            axes.annotate(f"{each:.2f} ms", (each, place), **BESIDE)
+        axes.set_xlim(0, 1.2 * max(ms))
         axes.set_title(f"B={B}, {dtype}", fontsize=9, loc="left")
         axes.set_xticks([])
         axes.spines["bottom"].set_visible(False)

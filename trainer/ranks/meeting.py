@@ -22,6 +22,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, wait
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from multiprocessing import AuthenticationError
@@ -403,19 +404,15 @@ def _where_to_go(launch: RankLaunch) -> Iterator[tuple[tuple[str, int], bytes]]:
 
 def _within(end: float, work: Callable[[], Table], otherwise: str) -> Table:
     """What `work` returns or raises, before `end`: connecting may take the system minutes."""
-    outcome: queue.Queue[Table | Exception] = queue.Queue()
+    outcome: Future[Table] = Future()
 
     def run() -> None:
         try:
-            outcome.put(work())
+            outcome.set_result(work())
         except Exception as error:
-            outcome.put(error)
+            outcome.set_exception(error)
 
     threading.Thread(target=run, name="meet", daemon=True).start()
-    try:
-        result = outcome.get(timeout=max(0.0, end - time.monotonic()) + PAUSE)
-    except queue.Empty:
-        raise LadderError(otherwise) from None
-    if isinstance(result, Exception):
-        raise result
-    return result
+    if not wait([outcome], max(0.0, end - time.monotonic()) + PAUSE).done:
+        raise LadderError(otherwise)
+    return outcome.result()
