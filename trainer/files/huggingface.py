@@ -24,7 +24,7 @@ from ladder.core.common.files import atomic_write, read_json, write_json
 from trainer.data.download import DownloadError, probe
 from trainer.data.tokenizers import Tokenizer
 from trainer.files.tensor_file import Pieces, TensorFile, check_finite, write_tensors
-from trainer.model.model_config import HuggingFaceFormat, ModelConfig, padded
+from trainer.model.model_config import HuggingFaceFormat, ModelConfig, format_in, padded
 from trainer.model.registry import MODELS, SIZES
 
 WEIGHTS = "model.safetensors"
@@ -52,7 +52,7 @@ def load_huggingface(source: str | Path, data_dir: str | Path) -> tuple[ModelCon
         config = config_of(settings, config_path)
     else:
         raise LadderError(f"{config_path} is not a model's configuration; fetch it again")
-    form = _format_of(type(config))
+    form = format_in(config.hugging_face, "Hugging Face")
     names = _plain_names(file, form)
     if _is_as_linear(file, names, form, config):
         straight = {name: (theirs, False) for name, (theirs, _) in form.tensors.items()}
@@ -72,7 +72,7 @@ def export_huggingface(
 
     `read` returns a whole parameter, stacked and padded as ours are; one is held at a time.
     """
-    form = _format_of(type(config))
+    form = format_in(config.hugging_face, "Hugging Face")
     directory = Path(directory)
     unpadded = config.unpadded_shapes()
     held: dict[str, np.ndarray] = {}
@@ -112,15 +112,6 @@ def tokenizer_of(folder: Path) -> str | None:
     """The name of the tokenizer of a model that was exported here; None for another's."""
     path = folder / WEIGHTS
     return TensorFile(path).metadata.get("tokenizer") if path.exists() else None
-
-
-def _format_of(model: type[ModelConfig]) -> HuggingFaceFormat:
-    if model.hugging_face is None:
-        raise LadderError(
-            "Hugging Face's files hold GPT-2's architecture only, and this model has another; keep "
-            "the checkpoint of the run (-n), which trains on and samples"
-        )
-    return model.hugging_face
 
 
 def named_tensors(

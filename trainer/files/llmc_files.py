@@ -27,7 +27,7 @@ from ladder.core.common.files import atomic_write, open_regular, raw_bytes, size
 from trainer.data.token_files import HEADER_BYTES, header
 from trainer.data.tokenizers import Tokenizer
 from trainer.files.tensor_file import Pieces, check_finite
-from trainer.model.model_config import LlmcFormat, ModelConfig
+from trainer.model.model_config import ModelConfig, format_in
 from trainer.model.program import zero_padding
 from trainer.model.registry import MODELS
 
@@ -106,7 +106,7 @@ def save_model(
     `read` returns a whole parameter, stacked and padded; one is held at a time.
     """
     version = {"float32": 3, "bfloat16": 5}[dtype]
-    form = _format_of(config)
+    form = format_in(config.llmc, "llm.c")
     with atomic_write(path) as file:
         fields = (getattr(config, name) for name in form.fields)
         file.write(header(form.model_magic, version, *fields))
@@ -134,7 +134,7 @@ class State:
 def save_state(path: str | Path, config: ModelConfig, state: State) -> None:
     """Write a debug state: llm.c's test_gpt2 compares a step of its own with it."""
     B, T = state.inputs.shape
-    form = _format_of(config)
+    form = format_in(config.llmc, "llm.c")
     logits = state.logits.reshape(B, T, -1)[:, :, : config.vocab]
     with atomic_write(path) as file:
         file.write(header(form.state_magic, STATE_VERSION, B, T))
@@ -150,7 +150,7 @@ def load_state(path: str | Path, config: ModelConfig) -> State:
     Raises LadderError for a file that is none, or of another shape, and for token ids, NaN and
     infinities that no such model has.
     """
-    path, form, shapes = Path(path), _format_of(config), config.parameter_shapes()
+    path, form, shapes = Path(path), format_in(config.llmc, "llm.c"), config.parameter_shapes()
     with open_regular(path) as file:
         raw, size = file.read(HEADER_BYTES), size_of(file)
         magic, version, B, T = map(int, np.frombuffer(raw.ljust(HEADER_BYTES, b"\0"), "<i4", 4))
@@ -189,15 +189,6 @@ def save_tokenizer(path: str | Path, tokenizer: Tokenizer) -> None:
         for i in range(tokenizer.vocab):
             token = tokenizer.token_bytes(i)
             file.write(bytes([len(token)]) + token)  # GPT-2's longest token has 128 bytes
-
-
-def _format_of(config: ModelConfig) -> LlmcFormat:
-    if config.llmc is None:
-        raise LadderError(
-            "llm.c's files hold GPT-2's architecture only, and this model has another; keep the "
-            "checkpoint of the run (-n), which trains on and samples"
-        )
-    return config.llmc
 
 
 def _bytes(array: np.ndarray, dtype: np.dtype) -> memoryview:

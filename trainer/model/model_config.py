@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, TypeVar
 
+from ladder.core.common.errors import LadderError
 from trainer.model.calls import Buffer, Call
 
 Self = TypeVar("Self", bound="ModelConfig")
@@ -64,6 +65,19 @@ class LlmcFormat:
     model_magic: int
     state_magic: int
     fields: tuple[str, ...]
+
+
+Format = TypeVar("Format", HuggingFaceFormat, LlmcFormat)
+
+
+def format_in(form: Format | None, whose: str) -> Format:
+    """The format of a model in another program's files. Raises LadderError where it has none."""
+    if form is None:
+        raise LadderError(
+            f"{whose}'s files hold GPT-2's architecture only, and this model has another; keep "
+            "the checkpoint of the run (-n), which trains on and samples"
+        )
+    return form
 
 
 @dataclass(frozen=True, kw_only=True)

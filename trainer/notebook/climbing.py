@@ -11,7 +11,6 @@ answer with a stored one: an op that is named as slow is swapped and the step co
 that is named as wrong goes to the reference, and the gradients are compared again.
 """
 
-import dataclasses
 import functools
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -382,9 +381,9 @@ def check_bisect(culprit: Bisect) -> None:
     for size in (8, 1, 2, 3, 13, 17):
         ops, most = [f"op {i}" for i in range(size)], (size - 1).bit_length()
         for wrong in ops:
-            oracle = _Oracle(wrong, limit=size + 1)
+            steps: list[Collection[str]] = []  # the ops on kernels in each
             try:
-                answer = culprit(list(ops), oracle)
+                answer = culprit(list(ops), functools.partial(_goes_wrong, wrong, steps, size + 1))
             except _TooMany:
                 print(
                     f"✗ of {size} ops, with {wrong!r} wrong: still searching after {size + 1} steps"
@@ -394,8 +393,8 @@ def check_bisect(culprit: Bisect) -> None:
                 form = "" if isinstance(answer, str) else "; return one op, such as ops[0]"
                 print(f"✗ of {size} ops, {wrong!r} is wrong, but it returns {answer!r}{form}")
                 return
-            if oracle.steps > most:
-                print(f"✗ {wrong!r} of {size} takes {oracle.steps} steps, where {most} are enough")
+            if len(steps) > most:
+                print(f"✗ {wrong!r} of {size} takes {len(steps)} steps, where {most} are enough")
                 return
     print(f"✓ finds each of {size} ops in at most {most} steps")
     say_progress("check_bisect")
@@ -405,16 +404,9 @@ class _TooMany(Exception):
     """More steps than there are ops."""
 
 
-@dataclasses.dataclass
-class _Oracle:
-    """Says whether a step with some ops on kernels goes wrong, and counts the steps."""
-
-    wrong: str
-    limit: int
-    steps: int = 0
-
-    def __call__(self, ops: Collection[str]) -> bool:
-        self.steps += 1
-        if self.steps > self.limit:
-            raise _TooMany
-        return self.wrong in ops
+def _goes_wrong(wrong: str, steps: list[Collection[str]], limit: int, ops: Collection[str]) -> bool:
+    """Whether a step with some ops on kernels goes wrong; each is noted in `steps`."""
+    steps.append(ops)
+    if len(steps) > limit:
+        raise _TooMany
+    return wrong in ops
