@@ -15,8 +15,6 @@ Kept for backward: out, and per query lse = log(sum(exp(scores))), from which pr
 again as exp(scores - lse). The (T, T) matrix of one head at a time is all the memory it needs.
 """
 
-from collections.abc import Callable
-
 import numpy as np
 
 
@@ -26,10 +24,6 @@ def split(packed: np.ndarray, NH: int, parts: int) -> np.ndarray:
     heads = packed.reshape(B, T, parts, NH, width // parts // NH)
     matrices: np.ndarray = heads.transpose(0, 3, 2, 1, 4)
     return matrices
-
-
-# (T, T) of a head, counted over the batch: by what dropout multiplies its probabilities.
-Keep = Callable[[int], np.ndarray]
 
 
 def causal_mask(T: int, dtype: np.dtype) -> np.ndarray:
@@ -45,8 +39,8 @@ def masked_scores(q: np.ndarray, k: np.ndarray, mask: np.ndarray) -> np.ndarray:
     return scores
 
 
-def forward(out: np.ndarray, lse: np.ndarray, qkv: np.ndarray, keep: Keep | None = None) -> None:
-    """out (B, T, C) and lse (B, NH, T) from qkv (B, T, 3C); `keep`: see attention_dropout.py."""
+def forward(out: np.ndarray, lse: np.ndarray, qkv: np.ndarray) -> None:
+    """out (B, T, C) and lse (B, NH, T) from qkv (B, T, 3C)."""
     B, NH, T = lse.shape
     out, qkv = split(out, NH, 1), split(qkv, NH, 3)
     mask = causal_mask(T, qkv.dtype)
@@ -58,19 +52,12 @@ def forward(out: np.ndarray, lse: np.ndarray, qkv: np.ndarray, keep: Keep | None
         np.exp(probs, out=probs)
         total = probs.sum(axis=1)  # (T)
         probs /= total[:, None]
-        if keep is not None:
-            probs *= keep(b * NH + h)
         out[b, h, 0] = probs @ v
         lse[b, h] = largest + np.log(total)
 
 
 def backward(
-    dqkv: np.ndarray,
-    dout: np.ndarray,
-    qkv: np.ndarray,
-    out: np.ndarray,
-    lse: np.ndarray,
-    keep: Keep | None = None,
+    dqkv: np.ndarray, dout: np.ndarray, qkv: np.ndarray, out: np.ndarray, lse: np.ndarray
 ) -> None:
     """dqkv (B, T, 3C) from dout (B, T, C), qkv (B, T, 3C), out (B, T, C) and lse (B, NH, T)."""
     B, NH, T = lse.shape
@@ -84,11 +71,8 @@ def backward(
         probs = masked_scores(q, k, mask)  # (T, T)
         probs -= lse[b, h][:, None]
         np.exp(probs, out=probs)
-        kept, dscores = probs, do @ v.T  # (T, T); the second: dprobs so far
-        if keep is not None:
-            mask_of_head = keep(b * NH + h)
-            kept, dscores = probs * mask_of_head, dscores * mask_of_head
-        dv[:] = kept.T @ do
+        dv[:] = probs.T @ do
+        dscores = do @ v.T  # (T, T): dprobs so far
         dscores -= (do * o).sum(axis=1, keepdims=True)
         dscores *= probs
         dscores *= q.shape[1] ** -0.5

@@ -24,7 +24,7 @@ transpose.
 
 import numpy as np
 
-from reference import attention
+from reference.attention import causal_mask, masked_scores, split
 from reference.dropout import drop_threshold
 from reference.philox import random_words
 
@@ -52,7 +52,20 @@ def forward(
     out: np.ndarray, lse: np.ndarray, qkv: np.ndarray, rng: np.ndarray, *, p: float, stream: int
 ) -> None:
     """out (B, T, C) and lse (B, NH, T) from qkv (B, T, 3C) and rng (4)."""
-    attention.forward(out, lse, qkv, _keep(rng, lse, p, stream))
+    B, NH, T = lse.shape
+    out, qkv = split(out, NH, 1), split(qkv, NH, 3)
+    mask = causal_mask(T, qkv.dtype)
+    for b, h in np.ndindex(B, NH):
+        q, k, v = qkv[b, h]  # (T, HS) each
+        probs = masked_scores(q, k, mask)  # (T, T)
+        largest = probs.max(axis=1)  # (T): exp(score - largest) cannot overflow
+        probs -= largest[:, None]
+        np.exp(probs, out=probs)
+        total = probs.sum(axis=1)  # (T)
+        probs /= total[:, None]
+        probs *= keep_mask(rng, b * NH + h, T, p=p, stream=stream)
+        out[b, h, 0] = probs @ v
+        lse[b, h] = largest + np.log(total)
 
 
 def backward(
@@ -68,8 +81,22 @@ def backward(
 ) -> None:
     """dqkv (B, T, 3C) from dout (B, T, C), qkv (B, T, 3C), out (B, T, C), lse (B, NH, T), and rng
     (4)."""
-    attention.backward(dqkv, dout, qkv, out, lse, _keep(rng, lse, p, stream))
-
-
-def _keep(rng: np.ndarray, lse: np.ndarray, p: float, stream: int) -> attention.Keep:
-    return lambda head: keep_mask(rng, head, lse.shape[2], p=p, stream=stream)
+    B, NH, T = lse.shape
+    dout, out = split(dout, NH, 1), split(out, NH, 1)
+    dqkv, qkv = split(dqkv, NH, 3), split(qkv, NH, 3)
+    mask = causal_mask(T, qkv.dtype)
+    for b, h in np.ndindex(B, NH):
+        q, k, v = qkv[b, h]  # (T, HS) each
+        dq, dk, dv = dqkv[b, h]  # views: writing them writes dqkv
+        do, o = dout[b, h, 0], out[b, h, 0]
+        keep = keep_mask(rng, b * NH + h, T, p=p, stream=stream)  # (T, T)
+        probs = masked_scores(q, k, mask)  # (T, T)
+        probs -= lse[b, h][:, None]
+        np.exp(probs, out=probs)
+        dv[:] = (probs * keep).T @ do
+        dscores = (do @ v.T) * keep  # (T, T): dprobs so far
+        dscores -= (do * o).sum(axis=1, keepdims=True)
+        dscores *= probs
+        dscores *= q.shape[1] ** -0.5
+        dq[:] = dscores @ k
+        dk[:] = dscores.T @ q
