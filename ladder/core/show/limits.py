@@ -294,6 +294,9 @@ def judge(
         elif name in at_most and total > limit:
             worst = max(reversed(costs), key=lambda where: costs[where])  # of equals the last
             text = f"The result is right, but the kernel takes too many {text}. {worst}"
+            conflicts = sum(MEASURES["extra wavefronts"](run, array).values())
+            if what == "wavefronts" and total - conflicts <= limit:  # they alone break it
+                what = "extra wavefronts"
             lines = [line for line in run.report.lines if array in ("", line.buffer)]
             wasted = any(line.sectors > line.ideal_sectors for line in lines)
             alone = sum(line.sectors - 2 * line.requests for line in lines) < 0  # or one address

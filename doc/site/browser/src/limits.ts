@@ -60,7 +60,10 @@ export function judge(
     const wasted = mine.some((site) => site.sectors > site.ideal_sectors);
     const alone = mine.reduce((sum, site) => sum + site.sectors - 2 * site.requests, 0) < 0;
     const coalesce = what === "sectors" && (wasted || alone) ? lessons.coalesce! : "";
-    const why = `The result is right, but the kernel takes too ${bound} ${text}. ${lessons[what] ?? ""} ${coalesce}`;
+    const conflicts = total((site) => site.wavefronts - site.ideal_wavefronts)(mine, []);
+    const banks = bound === "many" && what === "wavefronts" && count - conflicts <= limit;
+    const lesson = lessons[banks ? "extra wavefronts" : what] ?? "";
+    const why = `The result is right, but the kernel takes too ${bound} ${text}. ${lesson} ${coalesce}`;
     if (bound === "many" ? count > limit : count < limit) broken.push(why.trim());
     else kept.push(text);
   }
