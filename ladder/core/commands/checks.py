@@ -177,11 +177,11 @@ def _check_ladder(
     shapes = [shared.shape_of(ladder, options)] if options.shape else None
     if options.rung is not None and options.rung.endswith(".cu"):
         options.unconfined = shared.unconfined(options, ladder.find(options.rung))  # it asks once
-        given = dtypes, shapes, options.seconds, options.unconfined
+        given = options.device, dtypes, shapes, options.seconds, options.unconfined
         if options.coverage:
             yield sandbox.cover(name, options.rung, *given)
         else:
-            yield sandbox.check(name, options.rung, options.device, *given), ()
+            yield sandbox.check(name, options.rung, *given), ()
         return
     if options.coverage:
         for rung in [ladder.rung(options.rung)] if options.rung else ladder.rungs:

@@ -51,7 +51,7 @@ from ladder.core.verify.inputs import NORMAL, Arrays, make_inputs, scalars, star
 from ladder.core.verify.patterns import EVERY, UNWRITTEN
 from ladder.core.verify.shapes import derive_shapes
 from ladder.core.verify.tolerance import INDENT, Expected
-from ladder.core.verify.variants import variants, watching
+from ladder.core.verify.variants import name_for, variants, watching
 
 FEW_SHAPES = 5  # of a check with `few`
 FEW_ORDERS = 2  # of these, the first: under every width of the warp and order of threads
@@ -68,7 +68,6 @@ NARROW = (
     "32, or add '// Needs: warp == 32'"
 )
 STALE = "right in the first call, wrong in call {} in the same storage: something is kept"
-_COPIES = re.compile(r"async|hopper|wgmma|pipeline")  # in a rung with asynchronous copies
 _QUOTE = re.compile(r"\s*\d+ \| ")  # a line of the source, below a problem that names it
 
 
@@ -344,9 +343,7 @@ def check_case(
                     if rung.deterministic:
                         _compare_bits(results)
                 except Wrong as wrong:
-                    name = variant.name
-                    if not _COPIES.search(rung.source):
-                        name = name.replace(", early copies", "")
+                    name = name_for(variant, rung)
                     if LAUNCH_LIMIT in str(wrong):  # it would not end if watched, either
                         return outcome(wrong.status, _explain(str(wrong), None, name))
                     seen, touched = _watch(variant, rung, run)

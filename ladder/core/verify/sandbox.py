@@ -78,20 +78,40 @@ def check(
     Raises LadderError where it does not compile, or its header or arguments do not fit.
     """
     with as_file(kernel) as path:
-        return _answer("check", seconds, op, path, device, dtypes, shapes, unconfined)[0]
+        return cover(op, path, device, dtypes, shapes, seconds, unconfined, task="check")[0]
 
 
 def cover(
     op: str | Path,
     path: str | Path,
-    dtypes: Sequence[str] | None = None,
-    shapes: Sequence[Dims] | None = None,
+    device: str,
+    dtypes: Sequence[str] | None,
+    shapes: Sequence[Dims] | None,
     seconds: float = SECONDS,
     unconfined: bool = False,
+    task: str = "cover",
 ) -> tuple[Report, list[Spot]]:
-    """Check a kernel on the emulator, in a child process, as `check` does; and how often its
-    branches and loops ran, if it ended."""
-    return _answer("cover", seconds, op, path, Emulated.kind, dtypes, shapes, unconfined)
+    """Check a kernel in a child process, as `check` does; and on the emulator how often its
+    branches and loops ran, if it ended and the task is not `check` alone."""
+    ladder = open_ladder(op)
+    rung = ladder.find(path)
+    request = _request(op, path, device, unconfined or not rung.is_own_file)
+    request |= {"dtypes": dtypes, "shapes": shapes and [dict(dims) for dims in shapes]}
+    try:
+        return _read(in_child(task, request, seconds))
+    except LadderError:  # perhaps of a text that the kernel has written over before it was compiled
+        seen = _watch(request, seconds) if device.startswith(Emulated.kind) else None
+        if seen is None:
+            raise
+        return Report(ladder.op.name, rung.label, device, (seen,)), []
+    except ChildDied as death:
+        if death.progress and _launch_limit(seconds) < seconds:
+            return _as_far_as_it_came(rung, death.progress, seconds)
+        outcome = Outcome({}, "", "normal", "fault", str(death))
+        if seen := _watch(request, seconds):  # line, thread and cause: what a reader needs first
+            detail = INDENT.join([seen.detail, f"process: {death}"])
+            outcome = dataclasses.replace(seen, status="fault", detail=detail)
+        return Report(ladder.op.name, rung.label, device, (outcome,)), []
 
 
 def trace(
@@ -160,38 +180,6 @@ def distrusted() -> Iterator[None]:
         yield
     except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError):
         raise LadderError("the kernel's process has answered what it cannot have found") from None
-
-
-def _answer(
-    task: str,
-    seconds: float,
-    op: str | Path,
-    path: str | Path,
-    device: str,
-    dtypes: Sequence[str] | None,
-    shapes: Sequence[Dims] | None,
-    unconfined: bool,
-) -> tuple[Report, list[Spot]]:
-    """What a child says of a kernel; a report that failed, if the child dies of it."""
-    ladder = open_ladder(op)
-    rung = ladder.find(path)
-    request = _request(op, path, device, unconfined or not rung.is_own_file)
-    request |= {"dtypes": dtypes, "shapes": shapes and [dict(dims) for dims in shapes]}
-    try:
-        return _read(in_child(task, request, seconds))
-    except LadderError:  # perhaps of a text that the kernel has written over before it was compiled
-        seen = _watch(request, seconds) if device.startswith(Emulated.kind) else None
-        if seen is None:
-            raise
-        return Report(ladder.op.name, rung.label, device, (seen,)), []
-    except ChildDied as death:
-        if death.progress and _launch_limit(seconds) < seconds:
-            return _as_far_as_it_came(rung, death.progress, seconds)
-        outcome = Outcome({}, "", "normal", "fault", str(death))
-        if seen := _watch(request, seconds):  # line, thread and cause: what a reader needs first
-            detail = INDENT.join([seen.detail, f"process: {death}"])
-            outcome = dataclasses.replace(seen, status="fault", detail=detail)
-        return Report(ladder.op.name, rung.label, device, (outcome,)), []
 
 
 def _as_far_as_it_came(

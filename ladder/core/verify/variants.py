@@ -1,11 +1,15 @@
 """The devices on which a rung is checked, beside the one that is named."""
 
 import functools
+import re
 from collections.abc import Sequence
 
 from ladder.core.amd.isa.gpu import Isa
 from ladder.core.contract.device import Device
+from ladder.core.contract.rung_file import Rung
 from ladder.core.emulator.emulated import MANY_MULTIPROCESSORS, WATCHING_SECONDS, Emulated
+
+_COPIES = re.compile(r"async|hopper|wgmma|pipeline")  # in a rung with asynchronous copies
 
 
 def variants(
@@ -55,3 +59,8 @@ def watching(device: Device) -> Emulated | None:
     if not isinstance(device, Emulated) or device.watches:
         return None
     return device.variant(counting=True, time_limit=WATCHING_SECONDS)
+
+
+def name_for(device: Device, rung: Rung) -> str:
+    """What a report calls a variant; of early copies only where the rung has asynchronous ones."""
+    return device.name if _COPIES.search(rung.source) else device.name.replace(", early copies", "")

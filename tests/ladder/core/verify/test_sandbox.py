@@ -75,7 +75,7 @@ def test_a_users_own_kernel_has_warps_of_32_unless_others_are_asked_for():
 def test_branches_of_ones_own_kernel_are_counted_in_a_child(tmp_path):
     path = tmp_path / "mine.cu"
     path.write_text(SOURCE)
-    report, spots = sandbox.cover("layernorm.forward", path, ["float32"], SHAPES)
+    report, spots = sandbox.cover("layernorm.forward", path, "emulated", ["float32"], SHAPES)
     assert report.passed, report
     assert {spot.kind for spot in spots} >= {"if", "for"} and any(any(s.counts) for s in spots)
 
