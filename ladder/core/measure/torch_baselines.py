@@ -3,8 +3,8 @@
 Each function below computes what the op's contract says, in the same types. Its parameters after
 `torch` are arguments, scalars and dimensions of the op by their names, or what `prepare` made of
 these before the clock starts. An argument that accumulates and that the function does not take is
-not added to: the function gives the increment. `call` says on the pages what is called, and where
-it does more or less than the contract.
+not added to: the function gives the increment. Its docstring, or `call`, says on the pages what is
+called, and where it does more or less than the contract.
 """
 
 import inspect
@@ -21,15 +21,20 @@ class Baseline:
     """A function of PyTorch's that does the work of an op.
 
     function  (torch, inputs by name) -> {argument: what was computed}
-    call      what it calls, as Markdown, for the pages
+    call      what it calls, as Markdown, for the pages; where it is empty, the docstring says it
     prepare   each of these, in turn, changes an op's inputs into what the function takes
     compiled  the same work written out, for torch.compile; None: `function`, whose calls it fuses
     """
 
     function: Callable[..., Values]
-    call: str
+    call: str = ""
     prepare: Sequence[Callable[[Any, Values], None]] = ()
     compiled: Callable[..., Values] | None = None
+
+    @property
+    def said(self) -> str:
+        """`call`, or else the docstring."""
+        return self.call or " ".join((self.function.__doc__ or "").split())
 
     @property
     def functions(self) -> Mapping[str, Callable[..., Values]]:
@@ -46,6 +51,8 @@ def taken(function: Callable[..., Values]) -> tuple[str, ...]:
 
 
 def _layernorm_forward(torch: Any, inp: Any, weight: Any, bias: Any) -> Values:
+    """`torch.native_layer_norm`, the function below `F.layer_norm`: it returns `mean` and `rstd`,
+    too"""
     out, mean, rstd = torch.native_layer_norm(inp, inp.shape[-1:], weight, bias, 1e-5)
     return {"out": out, "mean": mean.flatten(), "rstd": rstd.flatten()}
 
@@ -53,6 +60,8 @@ def _layernorm_forward(torch: Any, inp: Any, weight: Any, bias: Any) -> Values:
 def _layernorm_backward(
     torch: Any, dout: Any, inp: Any, mean: Any, rstd: Any, weight: Any
 ) -> Values:
+    """`native_layer_norm_backward`, which autograd calls. `dweight` and `dbias` have the type of
+    `weight` and are not accumulated"""
     bias = weight  # of the bias, only the shape is used
     dinp, dweight, dbias = torch.ops.aten.native_layer_norm_backward(
         dout, inp, inp.shape[-1:], mean[:, None], rstd[:, None], weight, bias, [True] * 3
@@ -61,6 +70,7 @@ def _layernorm_backward(
 
 
 def _residual_layernorm_forward(torch: Any, inp1: Any, inp2: Any, weight: Any, bias: Any) -> Values:
+    """`inp1 + inp2`, then `torch.native_layer_norm`"""
     residual = inp1 + inp2
     return {"residual": residual, **_layernorm_forward(torch, residual, weight, bias)}
 
@@ -68,6 +78,8 @@ def _residual_layernorm_forward(torch: Any, inp1: Any, inp2: Any, weight: Any, b
 def _residual_layernorm_backward(
     torch: Any, dinp: Any, dout: Any, inp: Any, mean: Any, rstd: Any, weight: Any
 ) -> Values:
+    """`native_layer_norm_backward`, and `dinp + ...` into new memory: the same bytes. `dweight` and
+    `dbias` have the type of `weight` and are not accumulated"""
     gradients = _layernorm_backward(torch, dout, inp, mean, rstd, weight)
     return {**gradients, "dinp": dinp + gradients["dinp"]}
 
@@ -76,6 +88,8 @@ def _residual_layernorm_backward(
 
 
 def _embedding_backward(torch: Any, dwte: Any, dwpe: Any, dout: Any, tokens: Any) -> Values:
+    """`dwte.index_add_`, and `dwpe += dout.sum(0)`. Eager converts `dout` to float32 in memory
+    first. `nn.Embedding` itself would fill a new table instead of adding to this one"""
     dwte.index_add_(0, tokens.flatten(), dout.flatten(0, 1).to(dwte.dtype))
     dwpe[: tokens.shape[1]] += dout.sum(0, dtype=dwpe.dtype)
     return {"dwte": dwte, "dwpe": dwpe}
@@ -85,30 +99,39 @@ def _embedding_backward(torch: Any, dwte: Any, dwpe: Any, dout: Any, tokens: Any
 
 
 def _gelu_forward(torch: Any, inp: Any) -> Values:
+    """`F.gelu(inp, approximate="tanh")`"""
     return {"out": torch.nn.functional.gelu(inp, approximate="tanh")}
 
 
 def _gelu_backward(torch: Any, dout: Any, inp: Any) -> Values:
+    """`gelu_backward(dout, inp, approximate="tanh")`, which autograd calls"""
     return {"dinp": torch.ops.aten.gelu_backward(dout, inp, approximate="tanh")}
 
 
 def _matmul_gelu_forward(torch: Any, inp: Any, weight: Any, bias: Any) -> Values:
+    """`F.linear(inp, weight, bias)`, then `F.gelu(approximate="tanh")`"""
     pre = torch.nn.functional.linear(inp, weight, bias)
     return {"pre": pre, **_gelu_forward(torch, pre)}
 
 
 def _dropout_forward(torch: Any, inp: Any, p: float) -> Values:
+    """`torch.native_dropout`, which `F.dropout` calls. It draws its own random numbers, and writes
+    the mask besides, a byte for each element"""
     out, mask = torch.native_dropout(inp, p, True)
     return {"out": out, "mask": mask}
 
 
 def _dropout_backward(torch: Any, dout: Any, mask: Any, p: float) -> Values:
+    """`native_dropout_backward`, which autograd calls. It reads the mask, a byte for each element,
+    and draws nothing"""
     return {"dinp": torch.ops.aten.native_dropout_backward(dout, mask, 1 / (1 - p))}
 
 
 def _dropout_residual_layernorm_forward(
     torch: Any, inp1: Any, inp2: Any, weight: Any, bias: Any, p: float
 ) -> Values:
+    """`torch.native_dropout` with its own random numbers, which writes the mask, a byte for each
+    element; then `inp1 + ...` and `torch.native_layer_norm`"""
     dropped = _dropout_forward(torch, inp2, p)
     joined = _residual_layernorm_forward(torch, inp1, dropped["out"], weight, bias)
     return {**joined, "mask": dropped["mask"]}
@@ -125,6 +148,8 @@ def _dropout_residual_layernorm_backward(
     mask: Any,
     p: float,
 ) -> Values:
+    """`native_layer_norm_backward`, `dinp + ...` into new memory, and `native_dropout_backward`,
+    which reads the mask and draws nothing"""
     gradients = _residual_layernorm_backward(torch, dinp, dout, inp, mean, rstd, weight)
     dropped = _dropout_backward(torch, gradients["dinp"], mask, p)
     return {**gradients, "dbranch": dropped["dinp"]}
@@ -138,6 +163,7 @@ def _draw_mask(torch: Any, values: Values) -> None:
 
 
 def _crossentropy_backward(torch: Any, probs: Any, targets: Any, dloss: Any) -> Values:
+    """`zeros_like(probs).scatter_(1, targets, ...)`. The targets have 8 bytes"""
     correct = probs.gather(1, targets[:, None]).float()
     slope = (-dloss / correct).to(probs.dtype)
     return {"dprobs": torch.zeros_like(probs).scatter_(1, targets[:, None], slope)}
@@ -247,15 +273,20 @@ def _pinned(torch: Any, value: Any) -> Any:
 
 
 def _decode_embedding(torch: Any, window: Any, positions: Any, wte: Any, wpe: Any) -> Values:
+    """`F.embedding(window.gather(1, positions), wte) + wpe[positions]`. The positions have 8 bytes,
+    and no token is -1"""
     tokens = window.gather(1, positions[:, None]).flatten()
     return {"out": torch.nn.functional.embedding(tokens, wte) + wpe[positions]}
 
 
 def _decode_append(torch: Any, kv: Any, qkv: Any, texts: Any, steps: Any, C: int) -> Values:
+    """`kv.index_put_`, with indices of 8 bytes for each token that are made beforehand"""
     return {"kv": kv.index_put_((texts, steps), qkv[:, :, C:])}
 
 
 def _decode_attention(torch: Any, qkv: Any, kv: Any, NH: int, C: int, seen: Any) -> Values:
+    """`F.scaled_dot_product_attention` of one query over the cache, with a mask that leaves out the
+    keys beyond each position; the mask is made beforehand"""
     q = qkv[:, None, :C].unflatten(2, (NH, -1)).transpose(1, 2)  # (B, NH, 1, HS)
     keys, values = _heads(kv, NH, 2)  # (B, NH, P, HS) each
     function = torch.nn.functional.scaled_dot_product_attention
@@ -265,6 +296,8 @@ def _decode_attention(torch: Any, qkv: Any, kv: Any, NH: int, C: int, seen: Any)
 def _decode_append_attention(
     torch: Any, kv: Any, qkv: Any, NH: int, C: int, texts: Any, steps: Any, seen: Any
 ) -> Values:
+    """`kv.index_put_`, then `F.scaled_dot_product_attention` as beside decode.attention; indices
+    and mask are made beforehand"""
     appended = _decode_append(torch, kv, qkv[:, None], texts, steps, C)
     return {**appended, **_decode_attention(torch, qkv, kv, NH, C, seen)}
 
@@ -272,6 +305,8 @@ def _decode_append_attention(
 def _decode_sample(
     torch: Any, window: Any, positions: Any, logits: Any, V: int, temperature: float
 ) -> Values:
+    """`torch.softmax` in float32, then `torch.multinomial`, which draws its own random numbers;
+    `scatter_` writes the token. The positions have 8 bytes, and no logit is infinite"""
     probs = torch.softmax(logits[:, :V].float() / temperature, 1)
     tokens = torch.multinomial(probs, 1).to(window.dtype)
     window.scatter_(1, positions[:, None] + 1, tokens)
@@ -302,6 +337,9 @@ def _which_are_seen(torch: Any, values: Values) -> None:
 def _adamw(
     torch: Any, weight: Any, m: Any, v: Any, master: Any, grad: Any, step: Any, settings: Values
 ) -> Values:
+    """eager is `_fused_adamw_`, which `torch.optim.AdamW(fused=True)` calls, on all float32 weights
+    as one tensor, then a copy to the weights of the model; without the clipping, which takes passes
+    of its own there. Compiled is the whole formula, with clipping"""
     torch._fused_adamw_(
         [master], [grad], [m], [v], [], [step], amsgrad=False, maximize=False, **settings
     )
@@ -333,51 +371,29 @@ def _optimizer_settings(torch: Any, values: Values) -> None:
 
 
 BASELINES = {
-    "layernorm.forward": Baseline(
-        _layernorm_forward,
-        "`torch.native_layer_norm`, the function below `F.layer_norm`: it returns `mean` and "
-        "`rstd`, too",
-    ),
-    "layernorm.backward": Baseline(
-        _layernorm_backward,
-        "`native_layer_norm_backward`, which autograd calls. `dweight` and `dbias` have the type "
-        "of `weight` and are not accumulated",
-    ),
-    "residual_layernorm.forward": Baseline(
-        _residual_layernorm_forward, "`inp1 + inp2`, then `torch.native_layer_norm`"
-    ),
-    "residual_layernorm.backward": Baseline(
-        _residual_layernorm_backward,
-        "`native_layer_norm_backward`, and `dinp + ...` into new memory: the same bytes. `dweight` "
-        "and `dbias` have the type of `weight` and are not accumulated",
-    ),
+    "layernorm.forward": Baseline(_layernorm_forward),
+    "layernorm.backward": Baseline(_layernorm_backward),
+    "residual_layernorm.forward": Baseline(_residual_layernorm_forward),
+    "residual_layernorm.backward": Baseline(_residual_layernorm_backward),
     "embedding.forward": Baseline(
         lambda torch, tokens, wte, wpe: {
             "out": torch.nn.functional.embedding(tokens, wte) + wpe[: tokens.shape[1]]
         },
         "`F.embedding(tokens, wte) + wpe[:T]`",
     ),
-    "embedding.backward": Baseline(
-        _embedding_backward,
-        "`dwte.index_add_`, and `dwpe += dout.sum(0)`. Eager converts `dout` to float32 in memory "
-        "first. `nn.Embedding` itself would fill a new table instead of adding to this one",
-    ),
+    "embedding.backward": Baseline(_embedding_backward),
     "residual.forward": Baseline(lambda torch, inp1, inp2: {"out": inp1 + inp2}, "`inp1 + inp2`"),
     "residual.backward": Baseline(
         lambda torch, dinp, dout: {"dinp": dinp.add_(dout)}, "`dinp.add_(dout)`"
     ),
-    "gelu.forward": Baseline(_gelu_forward, '`F.gelu(inp, approximate="tanh")`'),
-    "gelu.backward": Baseline(
-        _gelu_backward, '`gelu_backward(dout, inp, approximate="tanh")`, which autograd calls'
-    ),
+    "gelu.forward": Baseline(_gelu_forward),
+    "gelu.backward": Baseline(_gelu_backward),
     "relu.forward": Baseline(lambda torch, inp: {"out": torch.relu(inp)}, "`torch.relu(inp)`"),
     "relu.backward": Baseline(
         lambda torch, dout, out: {"dinp": torch.ops.aten.threshold_backward(dout, out, 0)},
         "`threshold_backward(dout, out, 0)`, which autograd calls",
     ),
-    "matmul_gelu.forward": Baseline(
-        _matmul_gelu_forward, '`F.linear(inp, weight, bias)`, then `F.gelu(approximate="tanh")`'
-    ),
+    "matmul_gelu.forward": Baseline(_matmul_gelu_forward),
     "matmul_gelu.backward_input": Baseline(
         lambda torch, dout, weight, pre: _gelu_backward(torch, dout @ weight, pre),
         '`dout @ weight`, then `gelu_backward(approximate="tanh")`',
@@ -409,27 +425,11 @@ BASELINES = {
         "`dout.T @ inp` and `dout.sum(0)`, as autograd computes them for `F.linear`: in the type "
         "of `dout`, and not accumulated",
     ),
-    "dropout.forward": Baseline(
-        _dropout_forward,
-        "`torch.native_dropout`, which `F.dropout` calls. It draws its own random numbers, and "
-        "writes the mask besides, a byte for each element",
-    ),
-    "dropout.backward": Baseline(
-        _dropout_backward,
-        "`native_dropout_backward`, which autograd calls. It reads the mask, a byte for each "
-        "element, and draws nothing",
-        (_draw_mask,),
-    ),
-    "dropout_residual_layernorm.forward": Baseline(
-        _dropout_residual_layernorm_forward,
-        "`torch.native_dropout` with its own random numbers, which writes the mask, a byte for "
-        "each element; then `inp1 + ...` and `torch.native_layer_norm`",
-    ),
+    "dropout.forward": Baseline(_dropout_forward),
+    "dropout.backward": Baseline(_dropout_backward, prepare=(_draw_mask,)),
+    "dropout_residual_layernorm.forward": Baseline(_dropout_residual_layernorm_forward),
     "dropout_residual_layernorm.backward": Baseline(
-        _dropout_residual_layernorm_backward,
-        "`native_layer_norm_backward`, `dinp + ...` into new memory, and "
-        "`native_dropout_backward`, which reads the mask and draws nothing",
-        (_draw_mask,),
+        _dropout_residual_layernorm_backward, prepare=(_draw_mask,)
     ),
     "softmax.forward": Baseline(
         lambda torch, logits: {"probs": torch.softmax(logits, 1)}, "`torch.softmax(logits, 1)`"
@@ -447,11 +447,7 @@ BASELINES = {
         "`-probs.gather(1, targets).float().log()`. The targets have 8 bytes",
         (_wide_targets,),
     ),
-    "crossentropy.backward": Baseline(
-        _crossentropy_backward,
-        "`zeros_like(probs).scatter_(1, targets, ...)`. The targets have 8 bytes",
-        (_wide_targets,),
-    ),
+    "crossentropy.backward": Baseline(_crossentropy_backward, prepare=(_wide_targets,)),
     "crossentropy.fused": Baseline(
         _crossentropy_fused,
         '`F.cross_entropy(logits, targets, reduction="none")` and its backward pass, by the calls '
@@ -459,14 +455,7 @@ BASELINES = {
         "the probabilities in between, and the losses. The columns from V to Vp hold -infinity",
         (_wide_targets, _without_padding),
     ),
-    "adamw.update": Baseline(
-        _adamw,
-        "eager is `_fused_adamw_`, which `torch.optim.AdamW(fused=True)` calls, on all float32 "
-        "weights as one tensor, then a copy to the weights of the model; without the clipping, "
-        "which takes passes of its own there. Compiled is the whole formula, with clipping",
-        (_optimizer_settings,),
-        _adamw_written_out,
-    ),
+    "adamw.update": Baseline(_adamw, prepare=(_optimizer_settings,), compiled=_adamw_written_out),
     "global_norm.forward": Baseline(
         lambda torch, grad: {"norm": torch.linalg.vector_norm(grad).reshape(1)},
         "`torch.linalg.vector_norm(grad)`, which `clip_grad_norm_` calls",
@@ -498,41 +487,19 @@ BASELINES = {
         (_attend,),
         _attention_backward_packed,
     ),
-    "decode.attention": Baseline(
-        _decode_attention,
-        "`F.scaled_dot_product_attention` of one query over the cache, with a mask that leaves out "
-        "the keys beyond each position; the mask is made beforehand",
-        (_which_are_seen,),
-    ),
-    "decode.append": Baseline(
-        _decode_append,
-        "`kv.index_put_`, with indices of 8 bytes for each token that are made beforehand",
-        (_where_to_append,),
-    ),
+    "decode.attention": Baseline(_decode_attention, prepare=(_which_are_seen,)),
+    "decode.append": Baseline(_decode_append, prepare=(_where_to_append,)),
     "decode.append_attention": Baseline(
-        _decode_append_attention,
-        "`kv.index_put_`, then `F.scaled_dot_product_attention` as beside decode.attention; "
-        "indices and mask are made beforehand",
-        (_where_to_append, _which_are_seen),
+        _decode_append_attention, prepare=(_where_to_append, _which_are_seen)
     ),
-    "decode.embedding": Baseline(
-        _decode_embedding,
-        "`F.embedding(window.gather(1, positions), wte) + wpe[positions]`. The positions have 8 "
-        "bytes, and no token is -1",
-        (_wide_positions,),
-    ),
+    "decode.embedding": Baseline(_decode_embedding, prepare=(_wide_positions,)),
     "decode.linear_gelu": Baseline(
         lambda torch, inp, weight, bias: _gelu_forward(
             torch, torch.nn.functional.linear(inp, weight, bias)
         ),
         '`F.linear(inp, weight, bias)`, then `F.gelu(approximate="tanh")`',
     ),
-    "decode.sample": Baseline(
-        _decode_sample,
-        "`torch.softmax` in float32, then `torch.multinomial`, which draws its own random numbers; "
-        "`scatter_` writes the token. The positions have 8 bytes, and no logit is infinite",
-        (_wide_positions,),
-    ),
+    "decode.sample": Baseline(_decode_sample, prepare=(_wide_positions,)),
     "start.add": Baseline(lambda torch, a, b: {"c": a + b}, "`a + b`"),
     "start.sum": Baseline(
         lambda torch, inp: {"total": inp.sum().reshape(1)}, "`inp.sum()`, not accumulated"

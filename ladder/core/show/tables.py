@@ -24,7 +24,7 @@ class NotMeasured(LadderError):
     """What is asked for exists, but no measurement of it is kept."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Row:
     """A measured time of a rung or of a peer, and what follows from it.
 
@@ -42,13 +42,13 @@ class Row:
     """
 
     name: str
-    rung: str | None
-    kernel: bool
-    library: bool
-    tf32: bool
-    stale: bool
+    rung: str | None = None
+    kernel: bool = False
+    library: bool = False
+    tf32: bool = False
+    stale: bool = False
     us: float
-    gain: float | None
+    gain: float | None = None
     rate: float
     of_roof: float
     mj: float | None = None
@@ -195,21 +195,24 @@ def measured_rows(
         us = measured["median_us"]
         rate = work / us
         if "peer" in measured:
-            common = {"us": us, "rate": rate, "of_roof": rate / roof}
-            rows.append(
-                Row(measured["peer"], None, False, False, False, False, gain=None, **common)
-            )
-        elif measured["rung"] in known:
-            rung = known[measured["rung"]]
-            kernel = rung.path is not None
+            rows.append(Row(name=measured["peer"], us=us, rate=rate, of_roof=rate / roof))
+        elif (rung := known.get(measured["rung"])) is not None:
             before = ladder.predecessor(rung)
-            gain = times[before.id] / us if before and before.id in times else None
-            stale = code_identity(rung) != measured["code"]
-            of_roof = rate / (tf32_roof if rung.tf32 else roof)
-            common = {"us": us, "rate": rate, "of_roof": of_roof}
-            flags = kernel, rung.library, rung.tf32, stale
-            spent = measured.get("millijoules")
-            rows.append(Row(rung.idea, rung.id, *flags, gain=gain, mj=spent, **common))
+            rows.append(
+                Row(
+                    name=rung.idea,
+                    rung=rung.id,
+                    kernel=rung.path is not None,
+                    library=rung.library,
+                    tf32=rung.tf32,
+                    stale=code_identity(rung) != measured["code"],
+                    us=us,
+                    gain=times[before.id] / us if before and before.id in times else None,
+                    rate=rate,
+                    of_roof=rate / (tf32_roof if rung.tf32 else roof),
+                    mj=measured.get("millijoules"),
+                )
+            )
     return sorted(rows, key=lambda row: (row.rung is None, row.library))
 
 
@@ -280,7 +283,7 @@ def _peer_note(measurement: results.Measurement) -> str:
         return ""
     days = {row.get("date", measurement["date"]) for row in rows} - {measurement["date"]}
     when = f", measured {', '.join(sorted(days))}" if days else ""
-    return f"\n\nPyTorch{when}: {BASELINES[measurement['op']].call}."
+    return f"\n\nPyTorch{when}: {BASELINES[measurement['op']].said}."
 
 
 def unmeasured(device: Mapping[str, Any], measurement: results.Measurement) -> list[Rung]:
