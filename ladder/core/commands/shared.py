@@ -1,6 +1,7 @@
 """What the commands share: how they are added, and the options of a call (device, dtype, shape)."""
 
 import argparse
+import functools
 import json
 import os
 import secrets
@@ -175,10 +176,6 @@ def dtype_of(
 Render = Callable[[list[Any]], str]
 
 
-def _as_json(found: list[Any]) -> str:
-    return json.dumps(found, indent=1, default=str)
-
-
 def add_format(parser: Parser, lists: str, more: Mapping[str, tuple[Render, str]] = {}) -> None:
     """--format of a command that prints by `Output`. `lists`: what its JSON is a list of; `more`:
     other forms of that list, with their help."""
@@ -190,7 +187,8 @@ def add_format(parser: Parser, lists: str, more: Mapping[str, tuple[Render, str]
         help=f"json: one list, of {lists}; remarks go to stderr{others}. Default text",
     )
     renders = {name: render for name, (render, _) in more.items()}
-    parser.set_defaults(renders={"json": _as_json, **renders})
+    as_json: Render = functools.partial(json.dumps, indent=1, default=str)
+    parser.set_defaults(renders={"json": as_json, **renders})
 
 
 class Output:

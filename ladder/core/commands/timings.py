@@ -227,17 +227,10 @@ def pick_rung(options: argparse.Namespace) -> int:
         raise LadderError("name an op to pick a rung of, or give --save")
     ladder = find(options.op)
     shapes = [shared.shape_of(ladder, options)] if options.shape else [*ladder.op.bench.values()]
+    settings = ("library", "deterministic", "tf32", "fresh")
+    given = {name: getattr(options, name) for name in settings}
     for dtype in options.dtype or ladder.op.reals:
-        choices = pick.pick(
-            ladder,
-            device,
-            dtype,
-            *shapes,
-            library=options.library,
-            deterministic=options.deterministic,
-            tf32=options.tf32,
-            fresh=options.fresh,
-        )
+        choices = pick.pick(ladder, device, dtype, *shapes, **given)
         for shape, choice in zip(shapes, choices, strict=True):
             print(f"{options.op} at {format_dims(shape)} in {dtype} on {device.name}:")
             for id, why in choice.reasons.items():

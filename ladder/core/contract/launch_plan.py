@@ -174,7 +174,7 @@ class LaunchLines:
 
     def claims(self, target: Target) -> bool:
         """Whether the conditions on architecture and real type alone hold on a target."""
-        names = _names({}, target)
+        names = names_of(target)
         return all(
             condition.evaluate(names)
             for condition in self._conditions_on(target)
@@ -192,7 +192,7 @@ class LaunchLines:
         tiled_for  the target for which tile heuristics choose, if it is another one
         """
         chosen = self.plan(dims, tiled_for).constants if tiled_for is not None else {}
-        names = _names(dims, target)
+        names: dict[str, Value] = {**dims, **names_of(target)}
         constants: dict[str, int] = {}
         for definition in self.definitions:
             if chosen and any("." in name for name in definition.value.functions):
@@ -271,11 +271,6 @@ def _match(form: re.Pattern[str], text: str, says: str) -> re.Match[str]:
 
 
 # ---- evaluating ---------------------------------------------------------------------------------
-
-
-def _names(dims: Dims, target: Target) -> dict[str, Value]:
-    """What an expression may use, beside the constants of Define."""
-    return {**dims, **names_of(target)}
 
 
 @functools.lru_cache

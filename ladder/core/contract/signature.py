@@ -84,7 +84,8 @@ def expected(op: Op, rung: Rung) -> list[Parameter]:
 @functools.lru_cache(maxsize=256)  # a check binds one kernel a hundred times
 def parameters(source: str, kernel: str) -> Sequence[Parameter] | None:
     """The parameters of a function; None where its definition is not recognised."""
-    found = _definition(_without_comments(source), kernel)
+    code = re.sub(r"//[^\n]*|/\*.*?(?:\*/|\Z)", " ", source, flags=re.DOTALL)
+    found = re.search(rf"\b{kernel}\s*\(([^()]*)\)\s*\{{", code)
     if found is None:
         return None
     result = []
@@ -238,12 +239,3 @@ def _fits(has: Parameter, want: Parameter) -> bool:
     if want.pointer:
         return has.kind != "real" or want.kind == "real"
     return has.kind in _VALUES[want.kind]
-
-
-def _definition(code: str, kernel: str) -> re.Match[str] | None:
-    """From a function's name to the brace that opens it; group 1 is its parameter list."""
-    return re.search(rf"\b{kernel}\s*\(([^()]*)\)\s*\{{", code)
-
-
-def _without_comments(source: str) -> str:
-    return re.sub(r"//[^\n]*|/\*.*?(?:\*/|\Z)", " ", source, flags=re.DOTALL)

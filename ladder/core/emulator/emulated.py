@@ -144,13 +144,8 @@ class Emulated(Device):
         return self._settings.counting or self._counts_branches
 
     def target(self, real: np.dtype) -> Target:
-        return Target(
-            "emulated",
-            self._settings.warp,
-            self._settings.multiprocessors,
-            SHARED_BYTES,
-            np.dtype(real),
-        )
+        warp, sms = self._settings.warp, self._settings.multiprocessors
+        return Target("emulated", warp, sms, SHARED_BYTES, np.dtype(real))
 
     def compile(
         self, rung: Rung, defines: Mapping[str, int], real: np.dtype

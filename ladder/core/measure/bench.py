@@ -50,26 +50,19 @@ class Roofs:
     """The roofs of a device, each measured when it is first asked for."""
 
     def __init__(self, device: Device):
-        self.device = device
         self._rate = functools.cache(functools.partial(matrix_rate, device))
-
-    @functools.cached_property
-    def _bandwidth(self) -> float:
-        return copy_bandwidth(self.device)
-
-    @functools.cached_property
-    def _link(self) -> float:
-        return self.device.link_bandwidth()
+        self._bandwidth = functools.cache(functools.partial(copy_bandwidth, device))
+        self._link = functools.cache(device.link_bandwidth)
 
     def of(self, op: Op, dims: Dims, dtype: str, tf32: bool = False) -> Roof:
         """The roof of an op; `tf32`: of its TF32 rungs, too."""
         if op.ranks:
-            return Roof(self._link)
+            return Roof(self._link())
         real = DTYPES[dtype]
         if not compute_bound(op, dims, real):
-            return Roof(self._bandwidth)
+            return Roof(self._bandwidth())
         rates = self._rate(real), self._rate(real, tf32=True) if tf32 else None
-        return Roof(self._bandwidth, *rates)
+        return Roof(self._bandwidth(), *rates)
 
 
 def bench(

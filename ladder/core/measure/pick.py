@@ -6,8 +6,7 @@
 The result of the fastest rung is checked; where it is wrong, the next one takes its place. Results
 are cached by rung and shape (pick_cache.py), so that a later pick times only the rungs that are new
 or edited, and only at new shapes. For some GPUs and shapes, the repository brings these results.
-Rungs that are far behind by its measurements on a GPU of the same architecture (known.py) are left
-out.
+Rungs that are far behind by its measurements on a GPU of the same architecture are left out.
 """
 
 import contextlib
