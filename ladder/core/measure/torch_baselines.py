@@ -170,7 +170,9 @@ def _crossentropy_backward(torch: Any, probs: Any, targets: Any, dloss: Any) -> 
 
 
 def _crossentropy_fused(torch: Any, logits: Any, targets: Any, dloss: Any) -> Values:
-    """The calls that autograd makes for F.cross_entropy(logits, targets, reduction="none")."""
+    """`F.cross_entropy(logits, targets, reduction="none")` and its backward pass, by the calls of
+    autograd. The gradient goes to new memory. In 16 bits eager rounds the logarithms of the
+    probabilities in between, and the losses. The columns from V to Vp hold -infinity"""
     aten, each_row, ignored = torch.ops.aten, 0, -100
     log_probs = aten._log_softmax(logits, 1, False)
     losses, total = aten.nll_loss_forward(log_probs, targets, None, each_row, ignored)
@@ -193,6 +195,9 @@ def _without_padding(torch: Any, values: Values) -> None:
 
 
 def _attention_forward(torch: Any, qkv: Any, NH: int, p: float) -> Values:
+    """in 16 bits cuDNN's attention, which `F.scaled_dot_product_attention(is_causal=True)` calls
+    for `SDPBackend.CUDNN_ATTENTION`; in float32 the one for `EFFICIENT_ATTENTION`. The same call
+    writes the log-sum-exp, as in training. q, k and v are views of `qkv`"""
     out, lse, *_ = _attention(torch, p, *_heads(qkv, NH))
     return {"out": out.transpose(1, 2).flatten(2), "lse": lse.flatten(2)}
 
@@ -200,6 +205,9 @@ def _attention_forward(torch: Any, qkv: Any, NH: int, p: float) -> Values:
 def _attention_backward(
     torch: Any, qkv: Any, NH: int, dout: Any, out: Any, lse: Any, rest: list[Any], p: float
 ) -> Values:
+    """the gradient of the call that is timed beside attention.forward, as autograd computes it.
+    Eager leaves `dq`, `dk` and `dv` in three arrays; compiled packs them into `dqkv`, with one more
+    pass over them"""
     q, k, v = _heads(qkv, NH)
     (do,) = _heads(dout, NH, 1)
     return {"dqkv": _attention_gradients(torch, p, do, q, k, v, out, lse, *rest)}
@@ -448,32 +456,15 @@ BASELINES = {
         (_wide_targets,),
     ),
     "crossentropy.backward": Baseline(_crossentropy_backward, prepare=(_wide_targets,)),
-    "crossentropy.fused": Baseline(
-        _crossentropy_fused,
-        '`F.cross_entropy(logits, targets, reduction="none")` and its backward pass, by the calls '
-        "of autograd. The gradient goes to new memory. In 16 bits eager rounds the logarithms of "
-        "the probabilities in between, and the losses. The columns from V to Vp hold -infinity",
-        (_wide_targets, _without_padding),
-    ),
+    "crossentropy.fused": Baseline(_crossentropy_fused, prepare=(_wide_targets, _without_padding)),
     "adamw.update": Baseline(_adamw, prepare=(_optimizer_settings,), compiled=_adamw_written_out),
     "global_norm.forward": Baseline(
         lambda torch, grad: {"norm": torch.linalg.vector_norm(grad).reshape(1)},
         "`torch.linalg.vector_norm(grad)`, which `clip_grad_norm_` calls",
     ),
-    "attention.forward": Baseline(
-        _attention_forward,
-        "in 16 bits cuDNN's attention, which `F.scaled_dot_product_attention(is_causal=True)` "
-        "calls for `SDPBackend.CUDNN_ATTENTION`; in float32 the one for `EFFICIENT_ATTENTION`. The "
-        "same call writes the log-sum-exp, as in training. q, k and v are views of `qkv`",
-        (_drop_nothing,),
-    ),
+    "attention.forward": Baseline(_attention_forward, prepare=(_drop_nothing,)),
     "attention.backward": Baseline(
-        _attention_backward,
-        "the gradient of the call that is timed beside attention.forward, as autograd computes it. "
-        "Eager leaves `dq`, `dk` and `dv` in three arrays; compiled packs them into `dqkv`, with "
-        "one more pass over them",
-        (_drop_nothing, _attend),
-        _attention_backward_packed,
+        _attention_backward, prepare=(_drop_nothing, _attend), compiled=_attention_backward_packed
     ),
     "attention_dropout.forward": Baseline(
         _attention_forward,
