@@ -263,7 +263,7 @@ def parse(path: Path, kernel: str, id: str | None = None) -> Rung:
         name = " ".join(kernel.rsplit("_", 1))
         raise LadderError(
             f"{path}: the first line must be a title, '// {name}: its idea'; the other lines of "
-            "the header come below it"
+            "the header come below it; `adopt` writes one for a kernel with code of a host"
         )
     header = _read_header(path, lines)
     if "launch" not in header:

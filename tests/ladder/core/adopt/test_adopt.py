@@ -385,6 +385,9 @@ def test_each_flag_stands_in_the_rung(tmp_path, capsys):
         "softmax_forward_then_probs",
     ]
     assert find_rung("softmax.forward", output).header["launch"]
+    output.write_text("edited")
+    assert main(["adopt", theirs, "row_sums", *flags(), "-o", str(output)]) == 0
+    assert Path(f"{output}.before").read_text() == "edited"
     assert main(["adopt", theirs, "row_sums", *flags(), "-o", theirs]) == 2
     assert "exists already" in capsys.readouterr().err
 
