@@ -236,12 +236,13 @@ def _for_device(
 
 def _print_report(report: check.Report, verbose: bool, spots: Sequence[Spot]) -> None:
     screen = shared.console()
-    text = str(report).replace(f"{Path.cwd()}{os.sep}", "")  # files as they were named
+    here = f"{Path.cwd()}{os.sep}"
+    text = str(report).replace(here, "")  # files as they were named
     style = "green" if report.passed else "bold red"
     screen.print(text, style=style, highlight=False, markup=False, soft_wrap=True)
-    command = re.search(r"more: (.*) check (.*) --device", text)
-    if command and re.search(r"race on |deadlock: |barrier|under way", text):
-        print(f"    who waits for whom: {command[1]} trace {command[2]} --timeline run.svg")
+    call = report.call_of(report.failures[0]).replace(here, "") if report.failures else ""
+    if call and re.search(r"race on |deadlock: |barrier|under way", text):
+        print(f"    who waits for whom: python -m ladder trace {call} --timeline run.svg")
     for outcome in report.outcomes:
         if verbose or (not report.passed and outcome in report.failures[1:]):
             detail = outcome.detail if verbose else outcome.detail.partition("\n")[0]

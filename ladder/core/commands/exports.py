@@ -44,8 +44,10 @@ def export_rung(options: argparse.Namespace) -> int:
     ladder, rung = shared.op_and_rung(options)
     target_of = functools.partial(compiler.typical_target, options.arch)
     target = target_of(DTYPES[shared.dtype_of(ladder, rung, options, target_of)])
-    dims = shared.shape_of(ladder, options) if options.shape else None
-    dims = dims or export.default_shape(ladder.op, rung, target)
+    if options.shape:
+        dims = shared.shape_of(ladder, options)
+    else:
+        dims = export.default_shape(ladder.op, rung, target)
     suffix = SUFFIXES[options.to]
     path = options.output or Path(export.file_name(ladder.op, rung, suffix))
     if path.is_dir():

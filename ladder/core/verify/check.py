@@ -150,17 +150,23 @@ class Report:
                 return replace(failure, detail=failure.detail.replace(EVERY, cause))
         return failure
 
-    def _with_command(self, failure: Outcome) -> str:
-        """The failure's detail, with the command that shows it alone, before the tolerance."""
+    def call_of(self, failure: Outcome) -> str:
+        """What `check` and `trace` take to run a failure alone; "" where the file is gone."""
         if not self.which or (self.which.endswith(".cu") and not Path(self.which).exists()):
-            return failure.detail
+            return ""
         shape = ",".join(f"{name}={size}" for name, size in failure.dims.items())
         call = f" --shape {shape} --dtype {failure.dtype}" if failure.dims else ""
         warp = " --warp 64" if self.device.startswith("emulated, warps of 64") else ""
         of = f"{self.op} {self.which}"
         if self.op.endswith(".py"):
             of = f"{self.which} --reference {self.op}"
-        command = f"more: python -m ladder check {of}{call}{warp} --device emulated -v"
+        return f"{of}{call}{warp}"
+
+    def _with_command(self, failure: Outcome) -> str:
+        """The failure's detail, with the command that shows it alone, before the tolerance."""
+        if not (call := self.call_of(failure)):
+            return failure.detail
+        command = f"more: python -m ladder check {call} --device emulated -v"
         *lines, last = failure.detail.split(INDENT)
         after = [last] if last.startswith(("tolerance:", "rounding:")) else []
         before = lines if after else [*lines, last]
