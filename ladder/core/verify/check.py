@@ -48,7 +48,7 @@ from ladder.core.emulator.kernel import LAUNCH_LIMIT
 from ladder.core.verify.cases import cases
 from ladder.core.verify.guards import WRITES, Guarded, GuardedRows, guarded
 from ladder.core.verify.inputs import NORMAL, Arrays, make_inputs, scalars, starts
-from ladder.core.verify.patterns import EVERY, UNWRITTEN
+from ladder.core.verify.patterns import EVERY, SAME_ROWS, UNWRITTEN
 from ladder.core.verify.shapes import derive_shapes
 from ladder.core.verify.tolerance import INDENT, Expected
 from ladder.core.verify.variants import name_for, variants, watching
@@ -147,7 +147,8 @@ class Report:
             if right and size % LANES and not any(dims[name] % LANES for dims in right):
                 fills = f"{name}={right[-1][name]}, which fills whole warps, wrong at {name}={size}"
                 cause = f"right at {fills}: look at the lanes past the end"
-                return replace(failure, detail=failure.detail.replace(EVERY, cause))
+                detail = failure.detail.replace(EVERY, cause).replace(SAME_ROWS, cause)
+                return replace(failure, detail=detail)
         return failure
 
     def call_of(self, failure: Outcome) -> str:
