@@ -3,7 +3,7 @@ const entry = new URLSearchParams(location.search).get("q")?.trim().toLowerCase(
 var Scorer = {  // not const: the search declares it, too
   score: (found) => {
     if (found[0] !== "doc/glossary") return found[4];
-    if (/^[a-z][a-z0-9-]*$/.test(entry)) found[2] = `#${entry}`;
+    if (/^[a-z][a-z0-9-]*$/.test(entry)) [found[2], found[3]] = [`#${entry}`, entry];
     return found[4] + 100;
   },
   objNameMatch: 11, objPartialMatch: 6, objPrio: { 0: 15, 1: 5, 2: -5 }, objPrioDefault: 0,
