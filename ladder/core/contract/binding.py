@@ -57,7 +57,9 @@ class Binder:
         refuse_group(op, device)
         self.plan = rung.plan(dims, device.target(self.real))
         if (why := self.plan.refusal) is not None:
-            raise LadderError(f"{op.name} {rung.label} cannot run: {why}; choose another rung")
+            raise LadderError(
+                f"{op.name} {rung.label} cannot run: {why}; choose another rung or shape"
+            )
         self.calls: list[tuple[Kernel, Launch, Sequence[signature.Parameter]]] = []
         if rung.path is not None and rung.run is None:
             kernels = self._compile()
