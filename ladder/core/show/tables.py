@@ -103,7 +103,7 @@ def table(op: str, link: Link, rungs: Sequence[str] = (), **which: str) -> str:
     shown = {row.rung for row in rows}
     parents = [ladder.predecessor(ladder.rung(row.rung)) for row in rows if row.rung and row.gain]
     if any(parent and parent.id not in shown for parent in parents):
-        note = f"× parent compares with the rung that each grew from, shown here or not. {note}"
+        note = f"A parent may be unlisted. {note}"
     return "\n".join([*lines, "", note])
 
 
