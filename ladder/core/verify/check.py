@@ -227,7 +227,9 @@ def check(
                 return report()
     if shapes is None and not few and (far := out_of_reach(op, rung, device, dtypes or op.reals)):
         dims, dtype, outside = far
-        outcomes.append(Outcome(dims, dtype, LAST_BLOCK, "fault", outside.replace("\n", INDENT)))
+        outcomes.append(
+            Outcome(dict(dims), dtype, LAST_BLOCK, "fault", outside.replace("\n", INDENT))
+        )
     return report()
 
 

@@ -43,10 +43,10 @@ def out_of_reach(
     for dims, dtype in ((dims, dtype) for dims in op.bench.values() for dtype in dtypes):
         sizes = [math.prod(arg.resolve_shape(dims)) for arg in op.args]
         plan = rung.plan(dims, last.target(DTYPES[dtype]))
-        if plan.refusal is None and max(sizes) > MOST_COUNTED:
-            if max(math.prod(launch.grid) for launch in plan.launches) <= MOST_BLOCKS:
-                outside = _run(op, rung, last, DTYPES[dtype], dims)
-                return (dims, dtype, outside) if outside else None
+        blocks = [math.prod(launch.grid) for launch in plan.launches]
+        if plan.refusal is None and max(sizes) > MOST_COUNTED and max(blocks) <= MOST_BLOCKS:
+            outside = _run(op, rung, last, DTYPES[dtype], dims)
+            return (dims, dtype, outside) if outside else None
     return None
 
 
