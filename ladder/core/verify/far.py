@@ -44,7 +44,11 @@ def out_of_reach(
         sizes = [math.prod(arg.resolve_shape(dims)) for arg in op.args]
         plan = rung.plan(dims, last.target(DTYPES[dtype]))
         blocks = [math.prod(launch.grid) for launch in plan.launches]
-        if plan.refusal is None and max(sizes) > MOST_COUNTED and max(blocks) <= MOST_BLOCKS:
+        if (
+            plan.refusal is None
+            and max(sizes) > MOST_COUNTED
+            and max(blocks, default=0) <= MOST_BLOCKS
+        ):
             outside = _run(op, rung, last, DTYPES[dtype], dims)
             return (dims, dtype, outside) if outside else None
     return None
