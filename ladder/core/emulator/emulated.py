@@ -127,7 +127,8 @@ class Emulated(Device):
     def variant(self, **changes: Any) -> Emulated:
         """The same device with another `warp`, `seed`, `early`, `counting`, `workers`,
         `time_limit`, `trace` or `multiprocessors`; with `zeros`: variables without a value hold 0,
-        and not what no result survives; if it counts, with `record`: `report()` has timelines."""
+        and not what no result survives; if it counts, with `record`: `report()` has timelines; with
+        `last`: of each launch, only the last block runs, or the last cluster."""
         device = Emulated()
         device._use(replace(self._settings, **changes))
         device._warnings = self._warnings

@@ -84,6 +84,7 @@ class Settings:
     multiprocessors: int
     zeros: bool = False
     record: bool = False
+    last: bool = False
 
 
 @dataclass
@@ -179,6 +180,7 @@ class EmulatedKernel:
             len(buffers),
             bool(launch.prefetch),
             settings.record,
+            settings.last,
             settings.time_limit,
         )
         library = load_runtime()

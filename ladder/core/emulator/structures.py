@@ -138,6 +138,7 @@ class COptions(Structure):
         buffer_count=c_int32,
         prefetches=c_int32,
         record=c_int32,
+        last=c_int32,
         time_limit=c_double,
     )
 

@@ -34,6 +34,7 @@ COMMON = [
     "-shared",
     "-fvisibility=hidden",
     "-fno-strict-aliasing",  # kernels read float buffers as uint4
+    "-fwrapv",  # an int that overflows is negative, as on a GPU
 ]
 KERNEL = [
     *COMMON,

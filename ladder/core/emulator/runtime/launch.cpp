@@ -41,6 +41,7 @@ extern "C" EMULATOR_EXPORT Launch *emulator_launch(void (*kernel)(void **), void
         Random random{0x9E3779B97F4A7C15ull * (uint64_t)options->seed + 1};
         random.shuffle(launch->cluster_order);
     }
+    if (options->last) launch->cluster_order = {clusters - 1};
     if (options->count) launch->memory = std::make_unique<MemoryModel>(*launch, blocks);
 
     launch->records = options->count && options->record;

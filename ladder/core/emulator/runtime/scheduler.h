@@ -190,6 +190,7 @@ struct Options {
     int32_t warp_size, workers, seed, early, count, trace, buffer_count;
     int32_t prefetches;  // whether the kernel starts before the end of the one before it
     int32_t record;      // whether Result has events, in counting mode
+    int32_t last;        // whether only the last cluster runs
     double time_limit;  // seconds
 };
 
