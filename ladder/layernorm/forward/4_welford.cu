@@ -10,7 +10,7 @@
 // Needs:  nothing
 // Define: ROWS = 4
 // Launch: layernorm_forward<<<ceil_div(N, ROWS), ROWS * warp>>>
-// Pays:   no, the chain of divisions takes longer than the reads that it saves
+// Pays:   no, the loop is unrolled by 4 instead of 16, so fewer loads are in flight
 // After:  3
 // Left:   loads are 2 or 4 bytes wide -> rung 5.
 
