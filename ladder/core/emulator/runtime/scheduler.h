@@ -182,7 +182,7 @@ struct Warp {
     int first, count;  // its fibers
 };
 
-// What Python asks for; __init__.py declares the same structure.
+// What Python asks for; structures.py reads the declaration.
 struct Options {
     uint32_t grid[3], block[3], cluster;  // cluster: blocks that run together, along x
     uint32_t ranks;                       // along y, all in one cluster; 0: there are none
