@@ -242,7 +242,8 @@ class Worker {
     [[noreturn]] void refuse(ProblemKind kind, const void *pc, const char *format, ...)
         __attribute__((format(printf, 4, 5)));
     [[noreturn]] void out_of_bounds(const Where &where, emulator::Access access, const void *pc);
-    void report(ProblemKind kind, const Where &where, emulator::Access access, const void *pc);
+    void report(ProblemKind kind, const Where &where, emulator::Access access, const void *pc,
+                bool fatal = false);
     void report(ProblemKind kind, const Place &place, const Place &other, const char *text = "");
     void left_too_early(int member, const Fiber &other, const void *pc);
     uint64_t at_warp(emulator::WarpOperation operation, uint64_t mask, uint64_t value, int source,
