@@ -1,11 +1,5 @@
 """What notebook 11 calls: predict a climb, count a step, compare gradients, check the exercises.
 
-    from trainer.notebook import climbing
-
-    climbing.show_savings(rows) a picture: what each climb should save, and what it did save
-    climbing.sectors(run)       a picture: the profile of a step, counted by the emulator
-    climbing.gradients(run)     a picture: which gradients of a run are not those of the reference
-
 Nothing that it shows of measurements is typed: it is read from doc/results. No checker compares an
 answer with a stored one: an op that is named as slow is swapped and the step counted again; an op
 that is named as wrong goes to the reference, and the gradients are compared again.

@@ -67,6 +67,5 @@ def _speed(row: dict[str, Any]) -> str:
 
 def log(name: str) -> str:
     """The output that is kept in doc/results/logs under a name, without its comments."""
-    path = results.kept(f"logs/{name}.txt")
-    lines = read_text(path).splitlines()
+    lines = read_text(results.kept(f"logs/{name}.txt")).splitlines()
     return "\n".join(line for line in lines if not line.startswith("# "))
