@@ -73,9 +73,8 @@ from ladder.core.contract.rung_file import KEYS, Rung
 from ladder.core.contract.runs_on import NVIDIA, runs_on
 from ladder.core.device.cuda import compiler
 from ladder.core.show import citations, pictures, source_code, tables, trace, training_tables
-from ladder.core.show.amd import resources_table
 from ladder.core.show.every_rung import template
-from ladder.core.show.machine import machine_table
+from ladder.core.show.machine import machine_table, resources_table
 from ladder.core.show.traffic import reuse_table, traffic_table
 
 ROOT = PACKAGE.parent
