@@ -38,6 +38,7 @@ from trainer.data.datasets import data_directory
 from trainer.data.token_files import TokenLoader
 from trainer.engine.engine import Engine
 from trainer.engine.kernels import Kernels
+from trainer.engine.passes import write_rng, write_rows
 from trainer.engine.roof import measured_roof
 from trainer.engine.rung_map import names_any
 from trainer.files import weights
@@ -118,11 +119,9 @@ class Job:
         if self.text is not None:
             loader = TokenLoader(self.text, B, T, vocab=vocab, shuffle=False)
             tokens, targets = loader.next_batch()
-        engine.write("tokens", tokens)
-        engine.write("targets", targets)
+        write_rows(engine, tokens, targets)
+        write_rng(engine, 0, 0, 0)
         engine.write("dloss", np.array([1 / self.tokens]))
-        if "rng" in engine.arrays:
-            engine.write("rng", np.zeros(4, np.uint32))
         engine.write(
             "hyper",
             adamw.hyper(
