@@ -143,7 +143,6 @@ Problem MemoryModel::race(Worker &worker, const Actor &actor, uint32_t site, con
                           const Where &where, const char *cause) const {
     const SiteCount &mine = sites[site], &theirs = sites[before.site];
     Problem problem = worker.problem(RACE, mine.pc);
-    problem.fatal = 0;
     problem.place.access = mine.access;
     problem.place.agent = agents_[actor.agent].kind;
     if (launch_.records) problem.place.serial = serial_;
