@@ -5,23 +5,6 @@ import re
 from pathlib import Path
 from typing import Any
 
-KINDS = (  # ProblemKind
-    "out of bounds",
-    "race",
-    "divergent barrier",
-    "deadlock",
-    "uninitialised shared memory",
-    "crash",
-    "assertion",
-    "time limit",
-    "misaligned",
-    "barrier misuse",
-    "in flight",
-    "too much shared memory",
-    "cluster",
-    "ranks",
-    "too early",
-)
 ACCESSES = ("read", "write", "atomic")  # emulator::Access
 AGENTS = (  # AgentKind: a thread, or a unit that works for it
     "",
@@ -37,6 +20,18 @@ _HEADERS = "".join(
     (Path(__file__).parent / "runtime" / name).read_text(encoding="utf-8")
     for name in ("results.h", "scheduler.h", "memory.h")
 )
+
+
+def _body(name: str) -> str:
+    """What the headers declare in a structure or an enumeration, without comments and values."""
+    found = re.search(rf"\n(?:struct|enum) {name}(?: : \w+)? {{\n(.*?)\n}}", _HEADERS, re.DOTALL)
+    assert found is not None
+    return re.sub(r"//.*| = [^,;]+", "", found[1])
+
+
+_TITLES = {"UNINITIALISED": "uninitialised shared memory", "SHARED_LIMIT": "too much shared memory"}
+_KINDS = re.findall(r"\w+", _body("ProblemKind"))
+KINDS = tuple(_TITLES.get(name) or name.lower().replace("_", " ") for name in _KINDS)
 _TYPES = {  # besides char, double, int32_t and its kind
     "ProblemKind": ctypes.c_int32,
     "AgentKind": ctypes.c_int32,
@@ -47,16 +42,11 @@ _TYPES = {  # besides char, double, int32_t and its kind
 
 def _fields(structure: str, **given: Any) -> list[tuple[str, Any]]:
     """The fields of a structure of the headers, in order; `given`: the types of some of them."""
-    body = _HEADERS.partition(f"\nstruct {structure} {{\n")[2].partition("\n}")[0]
-    body = re.sub(r"//.*| = [^,;]+", "", body)
     found = []
-    for kind, names in re.findall(r"(?:const )?(\w+(?: \*)?) ?(\w[^;]*);", body):
+    for kind, names in re.findall(r"(?:const )?(\w+(?: \*)?) ?(\w[^;]*);", _body(structure)):
         for name, length in re.findall(r"(\w+)(?:\[(\d+)\])?", names):
-            one = (
-                given.get(name)
-                or _TYPES.get(kind)
-                or ctypes.__dict__[f"c_{kind.removesuffix('_t')}"]
-            )
+            c_type = vars(ctypes).get(f"c_{kind.removesuffix('_t')}")
+            one: Any = given.get(name) or _TYPES.get(kind) or c_type
             found.append((name, one * int(length) if length else one))
     return found
 
