@@ -1,12 +1,8 @@
 """All-reduce: every rank gets the sum of all ranks' vectors, each in the memory of its own GPU."""
 
-from collections.abc import Mapping
-from typing import Any
-
 import numpy as np
 
-from ladder.core.common.errors import LadderError
-from ladder.core.contract.device import Device
+from ladder.all_reduce import library_rungs
 from ladder.core.contract.ladder import Ladder
 from ladder.core.contract.op import Dims, Op, read, shapes, write
 from ladder.core.contract.rung_file import Rung
@@ -42,34 +38,12 @@ total = Op(
     },
 )
 
-# ---- NCCL's, which the ladder is measured against ----
-
-
-def join(device: Device, real: np.dtype, dims: Dims) -> None:
-    """Make NCCL's communicators, which takes seconds and cannot be recorded into a graph."""
-    group_sum(device)
-
-
-def by_nccl(
-    device: Device, arrays: Mapping[str, Any], dims: Dims, scalars: Mapping[str, Any]
-) -> None:
-    """out[r] = the sum of inp over all ranks, in the order that NCCL chooses."""
-    group_sum(device)(arrays["out"], arrays["inp"])
-
-
-def group_sum(device: Device) -> Any:
-    found = device.group_sum
-    if found is None:
-        raise LadderError(f"{device.name} has no NCCL; name several GPUs: --device cuda:0,1")
-    return found
-
-
 nccl = Rung(
     "nccl",
     "NCCL",
     header={"rounds": ("partial sums to real",)},
-    run=by_nccl,
-    prepare=join,
+    run=library_rungs.all_reduce,
+    prepare=library_rungs.join,
     library=True,
 )
 

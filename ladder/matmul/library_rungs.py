@@ -27,7 +27,6 @@ from ladder.core.contract.op import Dims
 from ladder.core.contract.rung_file import Rung
 
 Arrays = Mapping[str, Any]  # the device's arrays by argument
-Header = Mapping[str, tuple[str, ...]]  # of a rung
 Scalars = Mapping[str, Any]  # an op's scalars; a product has none
 
 BROADCAST_BIAS = Path(__file__).with_name("broadcast_bias.cu")
@@ -92,29 +91,36 @@ def library_rungs(run: Callable[..., None]) -> tuple[Rung, Rung]:
     header = {"needs": ("sm >= 70",)}
     if run is forward:
         header["rounds"] = ("the product to 16 bits before it adds it to what out held",)
-    return with_tf32("cublas", "cuBLAS", header, run, _prepare)
+    rung = Rung("cublas", "cuBLAS", header=header, run=run, prepare=_prepare, library=True)
+    return rung, in_tf32(rung)
 
 
 def one_kernel_rungs() -> tuple[Rung, Rung]:
     """The rungs of `forward_one_kernel`. Rows must begin at multiples of 16 bytes."""
     header = {"needs": ("sm >= 70; C % vector == 0; OC % vector == 0",)}
     idea = "cuBLASLt, bias in the epilogue"
-    return with_tf32("cublaslt", idea, header, forward_one_kernel, _prepare_one)
+    rung = Rung(
+        "cublaslt",
+        idea,
+        header=header,
+        run=forward_one_kernel,
+        prepare=_prepare_one,
+        library=True,
+    )
+    return rung, in_tf32(rung)
 
 
-def with_tf32(
-    id: str, idea: str, header: Header, run: Callable[..., None], prepare: Callable[..., None]
-) -> tuple[Rung, Rung]:
-    """A library rung, and the same in TF32."""
-    rung = Rung(id, idea, header=header, run=run, prepare=prepare, library=True)
-    needs = ("real == float32", *(line.replace("70", "80") for line in header["needs"]))
-    return rung, dataclasses.replace(
+def in_tf32(rung: Rung) -> Rung:
+    """The same library rung in TF32."""
+    assert rung.run is not None and rung.prepare is not None
+    needs = ("real == float32", *(line.replace("70", "80") for line in rung.header["needs"]))
+    return dataclasses.replace(
         rung,
-        id=f"{id}-tf32",
-        idea=f"{idea}, in TF32",
+        id=f"{rung.id}-tf32",
+        idea=f"{rung.idea}, in TF32",
         header={"needs": needs, "tf32": ("both factors, by the library",)},
-        run=functools.partial(run, tf32=True),
-        prepare=functools.partial(prepare, tf32=True),
+        run=functools.partial(rung.run, tf32=True),
+        prepare=functools.partial(rung.prepare, tf32=True),
     )
 
 

@@ -6,7 +6,7 @@ bias, and the last rung of the gelu ladder follows.
 """
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -15,13 +15,17 @@ from ladder.core.contract.device import Device
 from ladder.core.contract.ladder import find
 from ladder.core.contract.op import Dims
 from ladder.core.contract.rung_file import Rung
-from ladder.matmul.library_rungs import Arrays, Scalars, linear, with_tf32
+from ladder.matmul.library_rungs import in_tf32, linear
 
 AUX_MULTIPLE = 8  # what cuBLASLt wants the width of `pre` to be a multiple of
 
 
 def forward(
-    device: Device, arrays: Arrays, dims: Dims, scalars: Scalars, tf32: bool = False
+    device: Device,
+    arrays: Mapping[str, Any],
+    dims: Dims,
+    scalars: Mapping[str, Any],
+    tf32: bool = False,
 ) -> None:
     """pre = inp @ weight.T + bias, out = gelu(pre)"""
     out, pre = arrays["out"], arrays["pre"]
@@ -42,7 +46,8 @@ def library_rungs() -> tuple[Rung, Rung]:
         "rounds": ("pre, where the gelu is a kernel of its own",),
     }
     idea = "cuBLASLt, bias and gelu in the epilogue"
-    return with_tf32("cublaslt", idea, header, forward, _prepare)
+    rung = Rung("cublaslt", idea, header=header, run=forward, prepare=_prepare, library=True)
+    return rung, in_tf32(rung)
 
 
 def _prepare(device: Device, real: np.dtype, dims: Dims, tf32: bool = False) -> None:
