@@ -21,10 +21,10 @@ from rich.table import Table
 
 from ladder.core.common.errors import DeviceFault
 from ladder.core.common.files import write_json
+from ladder.core.measure.roofline import measured_roof
 from trainer.engine import rung_choice
 from trainer.engine.kernels import Kernels
 from trainer.engine.memory import by_kind
-from trainer.engine.roof import measured_roof
 from trainer.engine.scoring import Score
 from trainer.engine.steps import StepOutcome, stops
 from trainer.files import kept_model

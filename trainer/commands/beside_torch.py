@@ -90,11 +90,8 @@ def compare(
     config, shape = run.config, run.shape
     assert isinstance(shape, GPT2Config)
     engine = run.engine
-    weights = {
-        name: engine.read(f"{name}.master" if f"{name}.master" in engine.arrays else name)
-        for name in engine.program.parameters
-    }
-    weights = {name: np.asarray(array, np.float32) for name, array in weights.items()}
+    names = engine.program.parameters
+    weights = {name: np.asarray(engine.read(name), np.float32) for name in names}
     start = run.train.state()
     yield f"ours, --rungs {run.kernels.settings.rungs}", _ours(run)
     del engine, run.engine  # PyTorch needs the memory

@@ -16,10 +16,10 @@ from ladder.core.common.command_line import Parser
 from ladder.core.common.host import cores
 from ladder.core.common.install import Finding, pip
 from ladder.core.device.open import GPUS, Cpu, device_findings
+from ladder.core.measure.roofline import measured_roof
 from trainer.data.datasets import data_directory
 from trainer.data.download import GPT2_MERGES, TINYSHAKESPEARE, places
 from trainer.engine.memory import GIB, available_on_host
-from trainer.engine.roof import measured_roof
 
 MEMORY_124M = 3 * GIB  # the quick start's peak is a little below
 CHECKPOINT_124M = 1.5e9  # bytes: weights and two moments in float32

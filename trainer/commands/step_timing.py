@@ -30,7 +30,7 @@ from ladder.core.contract.device import Communicator, Device
 from ladder.core.contract.rung_file import Rung
 from ladder.core.measure import results
 from ladder.core.measure.bench import commit, refuse_emulated
-from ladder.core.measure.roofline import Roof, copy_bandwidth, matrix_rate
+from ladder.core.measure.roofline import Roof, copy_bandwidth, matrix_rate, measured_roof
 from reference import adamw
 from trainer.commands.doctor import processor_name
 from trainer.commands.parser import build_parser
@@ -38,7 +38,7 @@ from trainer.data.datasets import data_directory
 from trainer.data.token_files import TokenLoader
 from trainer.engine.engine import Engine
 from trainer.engine.kernels import Kernels
-from trainer.engine.roof import measured_roof
+from trainer.engine.passes import write_rng, write_rows
 from trainer.engine.rung_map import names_any
 from trainer.files import weights
 from trainer.files.tensor_file import Pieces
@@ -118,11 +118,9 @@ class Job:
         if self.text is not None:
             loader = TokenLoader(self.text, B, T, vocab=vocab, shuffle=False)
             tokens, targets = loader.next_batch()
-        engine.write("tokens", tokens)
-        engine.write("targets", targets)
+        write_rows(engine, tokens, targets)
+        write_rng(engine, 0, 0, 0)
         engine.write("dloss", np.array([1 / self.tokens]))
-        if "rng" in engine.arrays:
-            engine.write("rng", np.zeros(4, np.uint32))
         engine.write(
             "hyper",
             adamw.hyper(

@@ -261,8 +261,8 @@ def write_results(
         lines += [f"| {' | '.join(row)} |" for row in rows]
     with atomic_write(folder / "sweep.md") as file:
         file.write("".join(f"{line}\n" for line in lines).encode())
+    from trainer.plots.runs import draw_sweep
     from trainer.plots.style import save
-    from trainer.plots.sweep import draw_sweep
 
     points: dict[str, list[tuple[str, float]]] = {}
     for trial in trials:

@@ -6,11 +6,12 @@ stacked, (L, ...). The module can be imported without PyTorch, and is of no use 
 
 import itertools
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
 
+from ladder.core.measure.torch_timing import TorchClock
 from trainer.flags import TrainConfig
 from trainer.model.gpt2 import GPT2Config
 
@@ -129,7 +130,8 @@ class TorchTraining:
             torch.cuda.current_stream().wait_stream(stream)
         else:
             if self.mode == "graph" and self.steps == WARM_UP:
-                self.micro, self.update = _record(self._micro), _record(self._update)
+                capture = TorchClock(torch).capture
+                self.micro, self.update = capture(self._micro), capture(self._update)
             loss = self._step(batches, lr)
         self.steps += 1
         self.ends.append(self._now())
@@ -192,11 +194,3 @@ class TorchTraining:
         event = torch.cuda.Event(enable_timing=True)
         event.record()
         return event
-
-
-def _record(work: Callable[[], None]) -> Callable[[], None]:
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        work()
-    replay: Callable[[], None] = graph.replay
-    return replay

@@ -128,8 +128,7 @@ def _prepare_file(path: Path, data_dir: str | Path, tokenizer: str, fallback: bo
     def write(place: Path, chosen: Tokenizer) -> dict[str, int]:
         if isinstance(chosen, tokenizers.CharTokenizer):
             chosen.save(place.with_name(CHARS_VOCABULARY))
-        tokens = _encode_documents(texts, chosen)
-        return _write_splits(place, split(tokens, llmc=False))
+        return _write_splits(place, split(_encode_documents(texts, chosen), llmc=False))
 
     prepared = use_or_make(folder, data_dir, chosen, source, write, note)
     parts = f"{path}: its training part", f"{path}: its last tenth, which validates,"

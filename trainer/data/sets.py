@@ -69,8 +69,7 @@ def use_or_make(
 
 def note_complete(place: Path, source: str, size: str, counts: dict[str, int]) -> None:
     """Write the manifest, by which these files are a set."""
-    content = {"source": source, "size": size, "tokens": counts}
-    write_json(_manifest(place), content)
+    write_json(_manifest(place), {"source": source, "size": size, "tokens": counts})
 
 
 def remove_others(place: Path, kept: Collection[str]) -> None:

@@ -69,8 +69,7 @@ def choose(
 
     with contextlib.ExitStack() as background:
         if before is None and settings.compares(device):
-            plain = built(()).calls
-            names = applicable({call.op for call in plain})
+            names = applicable({call.op for call in built(()).calls})
             open_to = [name for name in FUSIONS if settings.considers(name) and name in names]
             sets = itertools.accumulate(((name,) for name in open_to), initial=())
             calls = [call for fusions in sets for call in built(fusions).calls]

@@ -16,7 +16,7 @@ from ladder.core.contract.device import Device
 from ladder.core.contract.expressions import ceil_div
 from trainer.data.multiple_choice import COMPLETIONS, Example
 from trainer.engine.engine import Engine
-from trainer.engine.passes import of_all_batches, own_batches
+from trainer.engine.passes import of_all_batches, own_batches, write_rows
 from trainer.ranks.group import ALONE, Group
 
 GRAIN = 16  # T is a multiple of it
@@ -98,8 +98,7 @@ def _submit(
         n = len(ids) - 1  # the last token is only a target
         tokens[b, :n], targets[b, :n] = ids[:-1], ids[1:]
         counted[b, max(0, n - len(completion)) : n] = True
-    engine.write("tokens", tokens)
-    engine.write("targets", targets)
+    write_rows(engine, tokens, targets)
     engine.evaluate()
     losses = engine.fetch("losses")
 

@@ -1,11 +1,5 @@
 """What notebook 11 calls: predict a climb, count a step, compare gradients, check the exercises.
 
-    from trainer.notebook import climbing
-
-    climbing.show_savings(rows) a picture: what each climb should save, and what it did save
-    climbing.sectors(run)       a picture: the profile of a step, counted by the emulator
-    climbing.gradients(run)     a picture: which gradients of a run are not those of the reference
-
 Nothing that it shows of measurements is typed: it is read from doc/results. No checker compares an
 answer with a stored one: an op that is named as slow is swapped and the step counted again; an op
 that is named as wrong goes to the reference, and the gradients are compared again.
@@ -37,7 +31,7 @@ from trainer.model.program import Program, build
 from trainer.model.registry import SIZES
 from trainer.notebook.exercises import say_progress
 from trainer.notebook.small_run import Run
-from trainer.plots import climb_pictures
+from trainer.plots import training_step
 
 FLOAT32 = DTYPES["float32"]
 BF16 = DTYPES["bfloat16"]
@@ -148,7 +142,7 @@ def show_savings(rows: Sequence[Saving]) -> None:
     machine = measured_climb()["machine"]["name"]
     title = f"What raising an op saves in a step of GPT-2 124M, {machine}"
     named = [(row.op, row.predicted, row.measured) for row in rows]
-    draw(climb_pictures.savings(named, title), title)
+    draw(training_step.savings(named, title), title)
 
 
 # ---- the sectors of memory that a step asks for --------------------------------------------------
@@ -203,7 +197,7 @@ def sectors(run: Run) -> list[OpCount]:
     setting = f"B={run.program.B} T={run.program.T}, float32"
     title = f"A training step, {setting}, counted by the emulator"
     named = [(row.op, row.sectors, row.least) for row in rows]
-    draw(climb_pictures.sectors(named, title), title)
+    draw(training_step.sectors(named, title), title)
     return rows
 
 
@@ -267,7 +261,7 @@ def gradients(run: Run) -> None:
     """How far each gradient of a run is from the one that the reference computes."""
     apart = differences(run, ops_of(run.engine.rungs))
     title = "Gradients on the kernels beside those of the reference: left, what is completed first"
-    draw(climb_pictures.gradients(apart, APART, title), title)
+    draw(training_step.gradients(apart, APART, title), title)
 
 
 # ---- what to climb next -------------------------------------------------------------------------

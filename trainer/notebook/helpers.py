@@ -30,8 +30,8 @@ from trainer.model.model_config import ModelConfig
 from trainer.model.program import Program, build
 from trainer.notebook.exercises import check_floor, check_order, mlp_backward
 from trainer.notebook.small_run import Run, start
-from trainer.plots import losses as plots
 from trainer.plots import number_formats, training_step
+from trainer.plots import runs as plots
 
 # what the notebook calls from here although it stands elsewhere
 __all__ = ["check_floor", "check_order", "mlp_backward", "start"]

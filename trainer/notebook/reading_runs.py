@@ -17,7 +17,6 @@ from trainer.notebook.exercises import say_progress
 from trainer.notebook.small_run import Run, start
 from trainer.plots import runs as plots
 from trainer.plots.course import MARKS
-from trainer.plots.sweep import draw_sweep
 
 LOGS = results.SHIPPED / "logs"
 SHAPE = GPT2Config(context=32, vocab=65, padded_vocab=128, layers=1, heads=2, channels=32)
@@ -52,7 +51,7 @@ def show(title: str, runs: Mapping[str, History | Run], window: int = 1) -> None
 def show_sweep(runs: Mapping[str, Run]) -> None:
     """The loss at the end against the learning rate, which names each run."""
     points = [(name, at_the_end(run)) for name, run in runs.items()]
-    figure = draw_sweep({"": points}, "learning rate", "loss at the end")
+    figure = plots.draw_sweep({"": points}, "learning rate", "loss at the end")
     draw(figure, "the loss at the end against the learning rate")
 
 

@@ -84,8 +84,7 @@ def draw(
         lines[plots.EVALUATION] = {f"GPT-2 {marks}": mark.gpt2, f"GPT-3 {marks}": mark.gpt3}
     window = smooth or max(len(run.train) for run in runs.values()) // SMOOTHED
     title = next(iter(runs)) if len(runs) == 1 else ""
-    figure = plots.draw_runs(curves, title, window, lines)
-    save(figure, path)
+    save(plots.draw_runs(curves, title, window, lines), path)
     return path
 
 

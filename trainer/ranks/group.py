@@ -10,6 +10,7 @@ are written once, by `exchange`; so a run asks its group, and has no case for be
 
 import contextlib
 import json
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import Connection
 from typing import Any
@@ -296,7 +297,5 @@ def _unpack(message: bytes) -> list[bytes]:
 
 def roster(members: Sequence[Member]) -> str:
     """Where the ranks are, for the user: "2 ranks on node1, 2 on node2"."""
-    hosts: dict[str, int] = {}
-    for member in members:
-        hosts[member.host] = hosts.get(member.host, 0) + 1
+    hosts = Counter(member.host for member in members)
     return ", ".join(f"{count} on {host}" for host, count in hosts.items())

@@ -276,16 +276,11 @@ def _match(form: re.Pattern[str], text: str, says: str) -> re.Match[str]:
 @functools.lru_cache
 def names_of(target: Target) -> Mapping[str, Value]:
     """What an expression may ask of a device."""
+    numbers = ("warp", "multiprocessors", "shared_bytes", "vector", *sorted(_GENERATIONS))
     return {
-        "warp": target.warp,
-        "multiprocessors": target.multiprocessors,
-        "shared_bytes": target.shared_bytes,
-        "vector": target.vector,
+        **{name: getattr(target, name) for name in numbers},
         "real": target.real.name,
         "sizeof_real": target.real.itemsize,
-        "sm": target.sm,
-        "cdna": target.cdna,
-        "rdna": target.rdna,
         **{name: name for name in REALS},
     }
 

@@ -1,36 +1,10 @@
-"""The C structures that Python and the runtime exchange: results.h, Options and Buffer."""
+"""The C structures that Python and the runtime exchange, as the runtime's headers declare them."""
 
-from ctypes import (
-    POINTER,
-    Structure,
-    c_char,
-    c_char_p,
-    c_double,
-    c_int32,
-    c_int64,
-    c_uint32,
-    c_uint64,
-    c_void_p,
-)
+import ctypes
+import re
+from pathlib import Path
 from typing import Any
 
-KINDS = (  # ProblemKind
-    "out of bounds",
-    "race",
-    "divergent barrier",
-    "deadlock",
-    "uninitialised shared memory",
-    "crash",
-    "assertion",
-    "time limit",
-    "misaligned",
-    "barrier misuse",
-    "in flight",
-    "too much shared memory",
-    "cluster",
-    "ranks",
-    "too early",
-)
 ACCESSES = ("read", "write", "atomic")  # emulator::Access
 AGENTS = (  # AgentKind: a thread, or a unit that works for it
     "",
@@ -41,118 +15,84 @@ AGENTS = (  # AgentKind: a thread, or a unit that works for it
     " by memcpy_async",
     " by memcpy_async",
 )
-Triple = c_uint32 * 3
-
-
-def _fields(**types: Any) -> list[tuple[str, Any]]:
-    """The fields of a structure, in their order."""
-    return list(types.items())
-
-
-class CPlace(Structure):
-    _fields_ = _fields(
-        pc=c_uint64,
-        block=Triple,
-        thread=Triple,
-        access=c_int32,
-        agent=c_int32,
-        member=c_uint32,
-        warp=c_uint32,
-        lane=c_uint32,
-        serial=c_uint32,
-    )
-
-
-class CWhere(Structure):
-    _fields_ = _fields(shared_name=c_char_p, argument=c_int32, bytes=c_int32, offset=c_int64)
-
-
-class CProblem(Structure):
-    _fields_ = _fields(
-        kind=c_int32, fatal=c_int32, place=CPlace, other=CPlace, where=CWhere, text=c_char * 360
-    )
-
-
 COUNTS = ("requests", "lanes", "sectors", "ideal_sectors", "wavefronts", "ideal_wavefronts")
+_HEADERS = "".join(
+    (Path(__file__).parent / "runtime" / name).read_text(encoding="utf-8")
+    for name in ("results.h", "scheduler.h", "memory.h")
+)
 
 
-class CSite(Structure):
+def _body(name: str) -> str:
+    """What the headers declare in a structure or an enumeration, without comments and values."""
+    found = re.search(rf"\n(?:struct|enum) {name}(?: : \w+)? {{\n(.*?)\n}}", _HEADERS, re.DOTALL)
+    assert found is not None
+    return re.sub(r"//.*| = [^,;]+", "", found[1])
+
+
+_TITLES = {"UNINITIALISED": "uninitialised shared memory", "SHARED_LIMIT": "too much shared memory"}
+_KINDS = re.findall(r"\w+", _body("ProblemKind"))
+KINDS = tuple(_TITLES.get(name) or name.lower().replace("_", " ") for name in _KINDS)
+_TYPES = {  # besides char, double, int32_t and its kind
+    "ProblemKind": ctypes.c_int32,
+    "AgentKind": ctypes.c_int32,
+    "char *": ctypes.c_char_p,
+    "void *": ctypes.c_uint64,
+}
+
+
+def _fields(structure: str, **given: Any) -> list[tuple[str, Any]]:
+    """The fields of a structure of the headers, in order; `given`: the types of some of them."""
+    found = []
+    for kind, names in re.findall(r"(?:const )?(\w+(?: \*)?) ?(\w[^;]*);", _body(structure)):
+        for name, length in re.findall(r"(\w+)(?:\[(\d+)\])?", names):
+            c_type = vars(ctypes).get(f"c_{kind.removesuffix('_t')}")
+            one: Any = given.get(name) or _TYPES.get(kind) or c_type
+            found.append((name, one * int(length) if length else one))
+    return found
+
+
+class CPlace(ctypes.Structure):
+    _fields_ = _fields("Place")
+
+
+class CWhere(ctypes.Structure):
+    _fields_ = _fields("Where")
+
+
+class CProblem(ctypes.Structure):
+    _fields_ = _fields("Problem", place=CPlace, other=CPlace, where=CWhere)
+
+
+class CSite(ctypes.Structure):
+    _fields_ = _fields("SiteCount")
+
+
+class CRequest(ctypes.Structure):
+    _fields_ = _fields("Request")
+
+
+class CEvent(ctypes.Structure):
+    _fields_ = _fields("Event", place=CPlace)
+
+
+class CResult(ctypes.Structure):
     _fields_ = _fields(
-        pc=c_uint64,
-        shared_name=c_char_p,
-        argument=c_int32,
-        access=c_int32,
-        bytes=c_int32,
-        padding=c_int32,
-        **dict.fromkeys(COUNTS, c_int64),
+        "Result",
+        problems=ctypes.POINTER(CProblem),
+        sites=ctypes.POINTER(CSite),
+        requests=ctypes.POINTER(CRequest),
+        events=ctypes.POINTER(CEvent),
+        printed=ctypes.c_void_p,
     )
 
 
-class CRequest(Structure):
-    _fields_ = _fields(
-        site=c_int32,
-        warp=c_int32,
-        block=Triple,
-        padding=c_uint32,
-        lanes=c_uint64,
-        offsets=c_int64 * 64,
-    )
+class COptions(ctypes.Structure):
+    _fields_ = _fields("Options")
 
 
-class CEvent(Structure):
-    _fields_ = _fields(
-        place=CPlace, kind=c_char_p, of=c_char_p, phase=c_int32, came=c_int32, threads=c_int32
-    )
+class CBuffer(ctypes.Structure):
+    _fields_ = _fields("Buffer", begin=ctypes.c_void_p)
 
 
-class CResult(Structure):
-    _fields_ = _fields(
-        problems=POINTER(CProblem),
-        problem_count=c_int64,
-        sites=POINTER(CSite),
-        site_count=c_int64,
-        requests=POINTER(CRequest),
-        request_count=c_int64,
-        events=POINTER(CEvent),
-        event_count=c_int64,
-        printed=c_void_p,
-        printed_bytes=c_int64,
-        library_base=c_uint64,
-    )
-
-
-class COptions(Structure):
-    _fields_ = _fields(
-        grid=Triple,
-        block=Triple,
-        cluster=c_uint32,
-        ranks=c_uint32,
-        shared_bytes=c_uint64,
-        shared_limit=c_uint64,
-        warp_size=c_int32,
-        workers=c_int32,
-        seed=c_int32,
-        early=c_int32,
-        count=c_int32,
-        trace=c_int32,
-        buffer_count=c_int32,
-        prefetches=c_int32,
-        record=c_int32,
-        last=c_int32,
-        time_limit=c_double,
-    )
-
-
-class CBuffer(Structure):
-    _fields_ = _fields(
-        begin=c_void_p,
-        bytes=c_int64,
-        argument=c_int32,
-        element_bytes=c_int32,
-        row_bytes=c_int64,
-        prefetched=c_int32,
-    )
-
-
-class CParameter(Structure):
-    _fields_ = _fields(kind=c_char, bytes=c_int32)
+class CParameter(ctypes.Structure):
+    _fields_ = [("kind", ctypes.c_char), ("bytes", ctypes.c_int32)]

@@ -241,8 +241,7 @@ def build_kernel(text: str, macros: list[str], counting: bool, zeros: bool = Fal
         compiler.build(["-shared", str(unlinked), *libraries], path)
         unlinked.unlink()
 
-    entry = cache.cached("emulated", key, build)
-    return entry / "kernel.so"
+    return cache.cached("emulated", key, build) / "kernel.so"
 
 
 @functools.cache

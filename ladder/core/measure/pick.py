@@ -89,17 +89,13 @@ def pick(
 
 @contextlib.contextmanager
 def compiling_ahead(
-    questions: Iterable[Question],
-    device: Device,
-    library: bool = False,
-    deterministic: bool = False,
-    tf32: bool = False,
+    questions: Iterable[Question], device: Device, **settings: bool
 ) -> Iterator[None]:
-    """Compile in the background what `pick` will time and check for several ladders: one ladder has
-    too few kernels to keep all cores at work."""
+    """Compile in the background what `pick` will time and check for several ladders, with the same
+    settings: one ladder has too few kernels to keep all cores at work."""
     timed, checked = [], []
     for ladder, dtype, shapes in questions:
-        picker = _Picker(ladder, device, dtype, library, deterministic, tf32)
+        picker = _Picker(ladder, device, dtype, **settings)
         for dims in shapes:
             # Of a rung whose time is known, it is known as well whether it is right.
             new = picker.new(picker.able(dims)[0], dims)
@@ -121,9 +117,9 @@ class _Picker:
     ladder: Ladder
     device: Device
     dtype: str
-    library: bool
-    deterministic: bool
-    tf32: bool
+    library: bool = False
+    deterministic: bool = False
+    tf32: bool = False
     fresh: bool = False
 
     def __post_init__(self) -> None:

@@ -370,10 +370,7 @@ def _adamw_written_out(
 def _optimizer_settings(torch: Any, values: Values) -> None:
     """hyper as an optimizer of PyTorch's gets it: numbers, and the count of steps as a tensor."""
     lr, beta1, beta2, eps, decay, _, correction1, *_ = values["hyper"].tolist()
-    values["settings"] = {
-        **{"lr": lr, "beta1": beta1, "beta2": beta2},
-        **{"eps": eps, "weight_decay": decay},
-    }
+    values["settings"] = dict(lr=lr, beta1=beta1, beta2=beta2, eps=eps, weight_decay=decay)
     step = round(math.log(1 - correction1) / math.log(beta1))
     values["step"] = torch.tensor(float(step), device=values["grad"].device)
 

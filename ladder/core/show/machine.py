@@ -1,16 +1,20 @@
-"""What the machine code of a rung takes of an SM: registers, shared memory, instructions."""
+"""What the machine code of a rung takes: of an SM registers, shared memory and instructions; of a
+compute unit of AMD's GPUs registers, LDS and waves."""
 
 import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ladder.core.amd.hip import compiler as hip_compiler
+from ladder.core.amd.hip.occupancy import occupancy as hip_occupancy
 from ladder.core.common.errors import LadderError
 from ladder.core.common.machine_code import Occupancy
 from ladder.core.contract.ladder import Ladder
-from ladder.core.contract.launch_plan import Launch
+from ladder.core.contract.launch_plan import Launch, LaunchPlan
 from ladder.core.contract.op import DTYPES, Dims, format_dims
 from ladder.core.contract.rung_file import Rung
+from ladder.core.contract.target import Target
 from ladder.core.device.cuda import compiler, sass
 from ladder.core.device.cuda.compiler import Resources
 from ladder.core.device.cuda.nvrtc import find_nvrtc
@@ -61,9 +65,7 @@ def kernels(
         raise LadderError(f"{ladder.op.name} {rung.label} is no kernel: nothing to profile")
     real = DTYPES[dtype]
     target = compiler.typical_target(arch, real)
-    plan = rung.plan(dims, target)
-    if plan.refusal is not None:
-        raise LadderError(f"{ladder.op.name} {rung.label} cannot run: {plan.refusal}")
+    plan = _plan(ladder, rung, dims, target)
     cubin = compiler.compile_cubin(rung, plan.constants, real, target.arch)
     takes, code = compiler.resources(cubin), sass.instructions(cubin, rung.file)
     return [
@@ -106,9 +108,57 @@ def machine_table(
         shared = kernel.takes.shared + kernel.launch.shared
         numbers = (kernel.takes.registers, shared, kernel.occupancy.blocks, found.total())
         cells = (f"{number:,}" for number in (*numbers, *(found[name] for name in shown)))
-        suffix = kernel.launch.kernel.removeprefix(ladder.op.kernel)
-        which = f"{rung.id}, `{suffix}`" if suffix else rung.id
-        rows.append(f"| {which} | {' | '.join(cells)} |")
+        rows.append(f"| {_label(ladder, rung, kernel.launch.kernel)} | {' | '.join(cells)} |")
     of = f"{format_dims(dims)}, {dtype}; {ARCHITECTURE}"
     version = ".".join(map(str, find_nvrtc().version))
     return "\n".join([*rows, "", f"{of}, NVRTC {version}."])
+
+
+def resources_table(
+    ladder: Ladder, rungs: Sequence[Rung], dtype: str, dims: Dims, architectures: Sequence[str]
+) -> str:
+    """Vector registers, LDS and waves of rungs, as Markdown: one column for each architecture, and
+    one row for each rung, of the kernel that has the op's name; where none has, for each kernel.
+
+    Raises LadderError where a rung cannot run at `dims`, or does not compile.
+    """
+    rows = [f"| rung | {' | '.join(architectures)} |", "|---|" + "---|" * len(architectures)]
+    for rung in rungs:
+        found = [_of_kernels(ladder, rung, name, dtype, dims) for name in architectures]
+        own = [ladder.op.kernel] if ladder.op.kernel in found[0] else list(found[0])
+        for kernel in own:
+            cells = " | ".join(of[kernel] for of in found)
+            rows.append(f"| {_label(ladder, rung, kernel)} | {cells} |")
+    return "\n".join([*rows, "", f"{format_dims(dims)}, {dtype}; compiled by clang, not run."])
+
+
+def _of_kernels(ladder: Ladder, rung: Rung, name: str, dtype: str, dims: Dims) -> dict[str, str]:
+    """What each kernel of a rung takes on the architecture `name` of AMD's, in launch order."""
+    real = DTYPES[dtype]
+    target = hip_compiler.typical_target(name, real)
+    plan = _plan(ladder, rung, dims, target)
+    module = hip_compiler.compile_code_object(rung, plan.constants, real, name, target.warp)
+    cells = {}
+    for launch in plan.launches:
+        takes = hip_compiler.resources(module)[launch.kernel]
+        waves = hip_occupancy(name, takes, launch)
+        spilled = f", **{takes.spill} spilled**" if takes.spill else ""
+        cells[launch.kernel] = (
+            f"{takes.vgprs} registers, {(takes.lds + launch.shared) / 1024:.3g} KB{spilled}: "
+            f"{waves.warps} of {waves.most_warps} waves on {waves.place}"
+        )
+    return cells
+
+
+def _plan(ladder: Ladder, rung: Rung, dims: Dims, target: Target) -> LaunchPlan:
+    """How a rung is launched. Raises LadderError where it is refused."""
+    plan = rung.plan(dims, target)
+    if plan.refusal is not None:
+        raise LadderError(f"{ladder.op.name} {rung.label} cannot run: {plan.refusal}")
+    return plan
+
+
+def _label(ladder: Ladder, rung: Rung, kernel: str) -> str:
+    """A rung in a table, with what follows the op's name in that of the kernel."""
+    suffix = kernel.removeprefix(ladder.op.kernel)
+    return f"{rung.id}, `{suffix}`" if suffix else rung.id

@@ -72,10 +72,9 @@ from ladder.core.contract.op import DTYPES, Dims, format_dims
 from ladder.core.contract.rung_file import KEYS, Rung
 from ladder.core.contract.runs_on import NVIDIA, runs_on
 from ladder.core.device.cuda import compiler
-from ladder.core.show import citations, pictures, source_code, tables, trace, training_tables
-from ladder.core.show.amd import resources_table
+from ladder.core.show import citations, pictures, source_code, tables, trace
 from ladder.core.show.every_rung import template
-from ladder.core.show.machine import machine_table
+from ladder.core.show.machine import machine_table, resources_table
 from ladder.core.show.traffic import reuse_table, traffic_table
 
 ROOT = PACKAGE.parent
@@ -472,7 +471,7 @@ def overview(place: Place) -> str:
 
 
 def log(place: Place, name: str, first: str = "", last: str = "") -> str:
-    text = training_tables.log(name)
+    text = tables.log(name)
     return f"```\n{_lines(name, text, first, last or first) if first else text}\n```"
 
 
@@ -488,5 +487,5 @@ BLOCKS: dict[str, Callable[..., str]] = {
         reuse, traffic, machine, resources, picture, table, gain, overview, log, cards, tally,
     )
 }  # fmt: skip
-BLOCKS["step-times"] = lambda place, device: training_tables.step_times(device)
-BLOCKS["step-summary"] = lambda place, *which: training_tables.step_summary(*which)
+BLOCKS["step-times"] = lambda place, device: tables.step_times(device)
+BLOCKS["step-summary"] = lambda place, *which: tables.step_summary(*which)

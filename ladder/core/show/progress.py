@@ -17,6 +17,7 @@ from pathlib import Path
 
 from ladder.core.common.errors import LadderError
 from ladder.core.common.files import alone_in, atomic_write, read_json
+from ladder.core.common.install import user_folder
 from ladder.core.show.pages import ROOT
 from ladder.core.show.pictures.drawing import MARGIN, WIDTH, Drawing
 
@@ -35,8 +36,7 @@ def file() -> Path:
     """Where the progress is kept; it need not exist yet."""
     if chosen := os.environ.get(VARIABLE):
         return Path(chosen).expanduser() / "solved.json"
-    base = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
-    return Path(base).expanduser() / "kernel-ladder" / "solved.json"
+    return user_folder("XDG_STATE_HOME", ".local/state") / "solved.json"
 
 
 @functools.cache

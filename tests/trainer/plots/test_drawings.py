@@ -2,7 +2,7 @@
 
 from matplotlib.text import Text
 
-from trainer.plots import runs, sweep
+from trainer.plots import runs
 
 
 def texts(figure):
@@ -19,9 +19,9 @@ def test_a_run_whose_name_looks_like_a_formula_is_named_as_it_is():
 
 def test_a_sweep_marks_its_least_loss_and_spreads_values_by_their_size():
     lines = {"batch 4": [("1e-4", 4.5), ("3e-3", 4.125)], "batch 8": [("1e-4", 4.25)]}
-    figure = sweep.draw_sweep(lines, "lr")
+    figure = runs.draw_sweep(lines, "lr")
     assert {"4.1250 at 3e-3", "batch 4", "batch 8", "1e-4", "lr"} <= texts(figure)
     (axes,) = figure.axes
     assert axes.get_xscale() == "log"
-    words = sweep.draw_sweep({"": [("cosine", 4.5), ("wsd", 4.25)]}, "schedule").axes[0]
+    words = runs.draw_sweep({"": [("cosine", 4.5), ("wsd", 4.25)]}, "schedule").axes[0]
     assert list(words.lines[0].get_xdata()) == [0, 1]

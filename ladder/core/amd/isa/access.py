@@ -183,13 +183,9 @@ def offsets_of(modifiers: Sequence[str]) -> dict[str, int]:
 
 def global_address(space: str, operands: Sequence[Operand], offset: int) -> Address:
     """operands: the vector address and, but for flat accesses, the scalar one, or "off"."""
-    vector, scalar = (*operands, Operand("off", "off"))[:2]
-    terms = []
-    if vector.file != "off":
-        terms.append(reader(vector, "u64" if vector.number == 2 else "u32"))
-    if scalar.file != "off":
-        terms.append(reader(scalar, "u64" if scalar.number == 2 else "u32"))
-    return Address(space, tuple(terms), offset)
+    given = (operand for operand in operands[:2] if operand.file != "off")
+    terms = tuple(reader(each, "u64" if each.number == 2 else "u32") for each in given)
+    return Address(space, terms, offset)
 
 
 def queues_of(space: str, loads: bool, arch: str) -> tuple[Queue, ...]:

@@ -10,6 +10,7 @@ import numpy as np
 
 from ladder.core.amd.isa.meaning import Instruction
 from ladder.core.amd.isa.operands import Operand, Read, reader, touched, writer
+from ladder.core.amd.isa.scalar import bit_count
 from ladder.core.amd.isa.waits import LDS
 from ladder.core.amd.isa.waves import Machine, Run, Step, Waves
 
@@ -61,8 +62,7 @@ def _count_below(first: int) -> Callable[[Sequence[Operand]], Run]:
             number = np.arange(waves.active.shape[1])
             below = np.clip(number - first, 0, 32).astype(np.uint64)
             wanted = mask(waves).astype(np.uint64) & ((np.uint64(1) << below) - np.uint64(1))
-            bits = np.unpackbits(np.ascontiguousarray(wanted)[..., None].view(np.uint8), axis=-1)
-            result(waves, bits.sum(axis=-1, dtype=np.uint32) + base(waves))
+            result(waves, bit_count(wanted) + base(waves))
 
         return run
 

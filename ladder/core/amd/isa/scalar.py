@@ -57,14 +57,14 @@ def _signed(combine: Callable[..., np.ndarray]) -> Callable[..., Pair]:
     return compute
 
 
-def _shifted(shift: Callable[..., np.ndarray]) -> Callable[..., Pair]:
+def shifted(shift: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
     """By the low bits of the second operand alone."""
-    return _and_not_zero(lambda a, b: shift(a, (b & (8 * a.itemsize - 1)).astype(a.dtype)))
+    return lambda a, b: shift(a, (b & (8 * a.itemsize - 1)).astype(a.dtype))
 
 
-def _bit_count(a: np.ndarray) -> np.ndarray:
-    bits = np.unpackbits(np.ascontiguousarray(a).view(np.uint8), axis=1)
-    return bits.sum(axis=1, keepdims=True, dtype=np.uint32)
+def bit_count(a: np.ndarray) -> np.ndarray:
+    bits = np.unpackbits(np.ascontiguousarray(a)[..., None].view(np.uint8), axis=-1)
+    return bits.sum(axis=-1, dtype=np.uint32)
 
 
 def _lowest_bit(a: np.ndarray) -> np.ndarray:
@@ -74,13 +74,17 @@ def _lowest_bit(a: np.ndarray) -> np.ndarray:
     return np.where(a != 0, place, np.int32(-1))
 
 
-def _field(a: np.ndarray, what: np.ndarray) -> np.ndarray:
-    """Bits of a: from bit what[4:0], what[22:16] of them, with a's sign where it has one."""
-    start, width = (what & 31).astype(np.int64), (what >> 16 & 0x7F).astype(np.int64)
+def field(a: np.ndarray, start: np.ndarray, width: np.ndarray) -> np.ndarray:
+    """`width` bits of a from bit `start`, with a's sign where it has one."""
+    start, width = start.astype(np.int64) & 31, width.astype(np.int64)
     room = np.clip(64 - width, 0, 63)
     bits = (a.astype(np.int64) >> start) << room  # the field's highest bit is the highest now
-    field = bits >> room if a.dtype == np.int32 else (bits.view(np.uint64) >> room.view(np.uint64))
-    return np.where(width == 0, 0, field).astype(a.dtype)
+    found = bits >> room if a.dtype == np.int32 else (bits.view(np.uint64) >> room.view(np.uint64))
+    return np.where(width == 0, 0, found).astype(a.dtype)
+
+
+# The second operand says where: from bit what[4:0], what[22:16] of them.
+_field = _and_not_zero(lambda a, what: field(a, what, what >> 16 & 0x7F))
 
 
 def _chosen(larger: bool) -> Callable[..., Pair]:
@@ -127,8 +131,8 @@ SCALAR: dict[str, Meaning] = {
     **alike("s_mul_hi_u32", 2, high(np.uint64)),
     **alike("s_mul_hi_i32", 2, high(np.int64)),
     "s_abs_i32": computes("i32 scc = i32", _and_not_zero(np.abs)),
-    "s_bfe_u32": computes("u32 scc = u32 u32", _and_not_zero(_field)),
-    "s_bfe_i32": computes("i32 scc = i32 u32", _and_not_zero(_field)),
+    "s_bfe_u32": computes("u32 scc = u32 u32", _field),
+    "s_bfe_i32": computes("i32 scc = i32 u32", _field),
     "s_cselect_b32": computes("u32 = u32 u32 scc", lambda a, b, scc: np.where(scc, a, b)),
     "s_cselect_b64": computes("u64 = u64 u64 scc", lambda a, b, scc: np.where(scc, a, b)),
     "s_sext_i32_i16": computes("i32 = u32", lambda a: a.astype(np.int16).astype(np.int32)),
@@ -176,8 +180,8 @@ for _size in ("32", "64"):
         (f"s_lshr_b{_size}", f"u{_size}", np.right_shift),
         (f"s_ashr_i{_size}", f"i{_size}", np.right_shift),
     ):
-        SCALAR[_name] = computes(f"{_kind} scc = {_kind} u32", _shifted(_shift))
+        SCALAR[_name] = computes(f"{_kind} scc = {_kind} u32", _and_not_zero(shifted(_shift)))
     SCALAR[f"s_not_b{_size}"] = computes(_one, _and_not_zero(np.invert))
-    SCALAR[f"s_bcnt1_i32_b{_size}"] = computes(f"u32 scc = u{_size}", _and_not_zero(_bit_count))
+    SCALAR[f"s_bcnt1_i32_b{_size}"] = computes(f"u32 scc = u{_size}", _and_not_zero(bit_count))
     SCALAR[f"s_ctz_i32_b{_size}"] = computes(f"i32 = u{_size}", _lowest_bit)
     SCALAR[f"s_brev_b{_size}"] = computes(f"u{_size} = u{_size}", reverse)

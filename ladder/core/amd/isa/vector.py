@@ -4,33 +4,13 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ladder.core.amd.isa import floats
+from ladder.core.amd.isa import floats, scalar
 from ladder.core.amd.isa.meaning import Meaning, alike, computes
-from ladder.core.amd.isa.scalar import COMPARE, Pair, borrow, carry, high, reverse
 
 
 def _swapped(function: Callable[..., object]) -> Callable[..., object]:
-    """The same with its first two operands the other way round, as in V_SUBREV."""
+    """The same with its first two operands the other way round, as in V_SUBREV and V_LSHLREV."""
     return lambda a, b, *more: function(b, a, *more)
-
-
-def _shift(function: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
-    """V_LSHLREV and the like: the first operand is how far the second is shifted."""
-
-    def compute(distance: np.ndarray, value: np.ndarray) -> np.ndarray:
-        return function(value, (distance & (8 * value.itemsize - 1)).astype(value.dtype))
-
-    return compute
-
-
-def _bits(dtype: type, a: np.ndarray, start: np.ndarray, width: np.ndarray) -> np.ndarray:
-    """`width` bits of a from bit `start`, as a signed or an unsigned number."""
-    start, width = start & 31, width & 31
-    room = (32 - width) & 63
-    left = (a.astype(np.uint64) >> start.astype(np.uint64)) << (room + 32).astype(np.uint64)
-    signed = np.int64 if dtype is np.int32 else np.uint64
-    field = left.view(signed) >> (room + 32).astype(signed)
-    return np.where(width == 0, dtype(0), field.astype(dtype))
 
 
 def _low24(dtype: type, a: np.ndarray) -> np.ndarray:
@@ -38,10 +18,10 @@ def _low24(dtype: type, a: np.ndarray) -> np.ndarray:
     return (a << 8).view(dtype) >> 8
 
 
-def _wide_product(wide: type) -> Callable[..., Pair]:
+def _wide_product(wide: type) -> Callable[..., scalar.Pair]:
     """a * b + c in 64 bits. The carry out of them is not computed: no kernel here reads it."""
 
-    def compute(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> Pair:
+    def compute(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> scalar.Pair:
         total = a.astype(wide) * b.astype(wide) + c
         return total, np.zeros((1, 1), bool)
 
@@ -60,12 +40,6 @@ def _permute_bytes(a: np.ndarray, b: np.ndarray, selector: np.ndarray) -> np.nda
         value = np.where(which >= 13, 255, value)
         result |= value.astype(np.uint32) << (8 * place)
     return result
-
-
-def _count(a: np.ndarray) -> np.ndarray:
-    a = a - (a >> 1 & 0x55555555)
-    a = (a & 0x33333333) + (a >> 2 & 0x33333333)
-    return ((a + (a >> 4)) & 0x0F0F0F0F) * np.uint32(0x01010101) >> 24
 
 
 def _leading_zeros(a: np.ndarray) -> np.ndarray:
@@ -193,16 +167,16 @@ VECTOR: dict[str, Meaning] = {
     **alike("v_sub_f16 v_sub_f32 v_sub_nc_u16 v_sub_nc_u32", 2, np.subtract),
     **alike("v_subrev_f32 v_subrev_nc_u32", 2, _swapped(np.subtract)),
     **alike("v_mul_f16 v_mul_f32 v_mul_f64 v_mul_lo_u16 v_mul_lo_u32", 2, np.multiply),
-    **alike("v_mul_hi_u32", 2, high(np.uint64)),
-    **alike("v_mul_hi_i32", 2, high(np.int64)),
+    **alike("v_mul_hi_u32", 2, scalar.high(np.uint64)),
+    **alike("v_mul_hi_i32", 2, scalar.high(np.int64)),
     **alike("v_add3_u32", 3, lambda a, b, c: a + b + c),
     **alike("v_mad_u16", 3, lambda a, b, c: a * b + c),
-    "v_add_co_u32": computes("u32 mask = u32 u32", carry),
-    "v_add_co_ci_u32": computes("u32 mask = u32 u32 mask", carry),
-    "v_sub_co_u32": computes("u32 mask = u32 u32", borrow),
-    "v_sub_co_ci_u32": computes("u32 mask = u32 u32 mask", borrow),
-    "v_subrev_co_u32": computes("u32 mask = u32 u32", _swapped(borrow)),
-    "v_subrev_co_ci_u32": computes("u32 mask = u32 u32 mask", _swapped(borrow)),
+    "v_add_co_u32": computes("u32 mask = u32 u32", scalar.carry),
+    "v_add_co_ci_u32": computes("u32 mask = u32 u32 mask", scalar.carry),
+    "v_sub_co_u32": computes("u32 mask = u32 u32", scalar.borrow),
+    "v_sub_co_ci_u32": computes("u32 mask = u32 u32 mask", scalar.borrow),
+    "v_subrev_co_u32": computes("u32 mask = u32 u32", _swapped(scalar.borrow)),
+    "v_subrev_co_ci_u32": computes("u32 mask = u32 u32 mask", _swapped(scalar.borrow)),
     "v_mul_u32_u24": computes("u32 = u32 u32", _product24(np.uint32)),
     "v_mul_i32_i24": computes("i32 = u32 u32", _product24(np.int32)),
     "v_mad_u32_u24": computes("u32 = u32 u32 u32", _product24(np.uint32)),
@@ -229,10 +203,10 @@ VECTOR: dict[str, Meaning] = {
     **alike("v_xor3_b32", 3, lambda a, b, c: a ^ b ^ c),
     **alike("v_xad_u32", 3, lambda a, b, c: (a ^ b) + c),
     **alike("v_bfi_b32", 3, lambda a, b, c: a & b | ~a & c),
-    **alike("v_bfe_u32", 3, lambda a, b, c: _bits(np.uint32, a, b, c)),
-    "v_bfe_i32": computes("i32 = u32 u32 u32", lambda a, b, c: _bits(np.int32, a, b, c)),
-    **alike("v_bfrev_b32", 1, reverse),
-    **alike("v_bcnt_u32_b32", 2, lambda a, b: _count(a) + b),
+    **alike("v_bfe_u32", 3, lambda a, b, c: scalar.field(a, b, c & 31)),
+    "v_bfe_i32": computes("i32 = i32 u32 u32", lambda a, b, c: scalar.field(a, b, c & 31)),
+    **alike("v_bfrev_b32", 1, scalar.reverse),
+    **alike("v_bcnt_u32_b32", 2, lambda a, b: scalar.bit_count(a) + b),
     "v_clz_i32_u32": computes("i32 = u32", _leading_zeros),
     **alike("v_perm_b32", 3, _permute_bytes),
     **alike("v_alignbit_b32", 3, _aligned(1)),
@@ -243,9 +217,9 @@ VECTOR: dict[str, Meaning] = {
 
 for _size, _distance in ((16, "u16"), (32, "u32"), (64, "u32")):
     _logical, _signed = f"u{_size} = {_distance} u{_size}", f"i{_size} = {_distance} i{_size}"
-    VECTOR[f"v_lshlrev_b{_size}"] = computes(_logical, _shift(np.left_shift))
-    VECTOR[f"v_lshrrev_b{_size}"] = computes(_logical, _shift(np.right_shift))
-    VECTOR[f"v_ashrrev_i{_size}"] = computes(_signed, _shift(np.right_shift))
+    VECTOR[f"v_lshlrev_b{_size}"] = computes(_logical, _swapped(scalar.shifted(np.left_shift)))
+    VECTOR[f"v_lshrrev_b{_size}"] = computes(_logical, _swapped(scalar.shifted(np.right_shift)))
+    VECTOR[f"v_ashrrev_i{_size}"] = computes(_signed, _swapped(scalar.shifted(np.right_shift)))
 
 for _name in ("v_dot2", "v_dot2acc", "v_dot2c"):
     VECTOR[f"{_name}_f32_f16"] = computes("f32 = u32 u32 f32", _dot2(floats.F16))
@@ -256,9 +230,9 @@ for _byte in range(4):
         "f32 = u32", lambda a, shift=8 * _byte: (a >> shift & 0xFF).astype(np.float32)
     )
 
-_INTEGERS = {**COMPARE, "ne": np.not_equal}
+_INTEGERS = {**scalar.COMPARE, "ne": np.not_equal}
 _FLOATS: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
-    **COMPARE,
+    **scalar.COMPARE,
     "neq": np.not_equal,
     "lg": lambda a, b: (a < b) | (a > b),
     "nlg": lambda a, b: ~((a < b) | (a > b)),

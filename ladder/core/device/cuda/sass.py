@@ -121,12 +121,10 @@ def longest_loop(kernel: Sequence[Instruction]) -> list[Instruction]:
 
 def find_nvdisasm() -> Path:
     """NVIDIA's disassembler: from its wheel, else a CUDA toolkit, else the PATH."""
+    folders: list[Path] = []
     for wheels in wheel_folders():
-        folders = (*sorted(wheels.glob("cu[0-9]*"), reverse=True), wheels / "cuda_nvdisasm")
-        for folder in folders:
-            if (folder / "bin/nvdisasm").is_file():
-                return folder / "bin/nvdisasm"
-    for folder in toolkit_folders():
+        folders += [*sorted(wheels.glob("cu[0-9]*"), reverse=True), wheels / "cuda_nvdisasm"]
+    for folder in (*folders, *toolkit_folders()):
         if (folder / "bin/nvdisasm").is_file():
             return folder / "bin/nvdisasm"
     if on_path := shutil.which("nvdisasm"):

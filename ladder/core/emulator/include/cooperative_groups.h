@@ -46,11 +46,7 @@ __forceinline__ T shuffle(uint64_t mask, const T &value, int source) {
     return result;
 }
 
-}  // namespace details
-
 // ---- the lanes of one warp: what tiles and coalesced groups have in common ----------------------
-
-namespace details {
 
 class lane_group {
    public:
@@ -96,6 +92,24 @@ class lane_group {
     }
     uint64_t mask_;
     unsigned size_, meta_rank_, meta_size_;
+};
+
+// 1, 2, 4, 8, 16 or 32 neighbouring lanes.
+template <unsigned Width>
+class tile : public lane_group {
+   public:
+    __forceinline__ explicit tile(unsigned meta_rank, unsigned meta_size)
+        : lane_group(lanes(emulator::current.thread->lane & -(int)Width, Width), Width, meta_rank,
+                     meta_size) {
+        static_assert(Width <= WARP_SIZE && (Width & (Width - 1)) == 0,
+                      "a tile has 1, 2, 4, ... threads, at most those of a warp");
+    }
+    static constexpr unsigned size() { return Width; }
+    static constexpr unsigned num_threads() { return Width; }
+    template <class T>
+    __forceinline__ T shfl_xor(T value, unsigned bits) const {
+        return shuffle(mask_, value, partner(thread_rank() ^ bits));
+    }
 };
 
 }  // namespace details
@@ -151,32 +165,7 @@ class grid_group {
 };
 __forceinline__ grid_group this_grid() { return {}; }
 
-// ---- tiles: 1, 2, 4, 8, 16 or 32 neighbouring lanes ----------------------------------------------
-
-namespace details {
-
-__forceinline__ unsigned tiles(unsigned threads, unsigned width) {
-    return (threads + width - 1) / width;
-}
-
-template <unsigned Width>
-class tile : public lane_group {
-   public:
-    __forceinline__ explicit tile(unsigned meta_rank, unsigned meta_size)
-        : lane_group(lanes(emulator::current.thread->lane & -(int)Width, Width), Width, meta_rank,
-                     meta_size) {
-        static_assert(Width <= WARP_SIZE && (Width & (Width - 1)) == 0,
-                      "a tile has 1, 2, 4, ... threads, at most those of a warp");
-    }
-    static constexpr unsigned size() { return Width; }
-    static constexpr unsigned num_threads() { return Width; }
-    template <class T>
-    __forceinline__ T shfl_xor(T value, unsigned bits) const {
-        return shuffle(mask_, value, partner(thread_rank() ^ bits));
-    }
-};
-
-}  // namespace details
+// ---- tiles --------------------------------------------------------------------------------------
 
 template <unsigned Width, class Parent = void>
 class thread_block_tile : public details::tile<Width> {
@@ -194,7 +183,7 @@ class thread_block_tile<Width, void> : public details::tile<Width> {
 template <unsigned Width>
 __forceinline__ thread_block_tile<Width, thread_block> tiled_partition(const thread_block &) {
     return thread_block_tile<Width, thread_block>(
-        details::thread_rank() / Width, details::tiles(details::block_threads(), Width));
+        details::thread_rank() / Width, (details::block_threads() + Width - 1) / Width);
 }
 template <unsigned Width, unsigned Of, class Parent>
 __forceinline__ thread_block_tile<Width, thread_block_tile<Of, Parent>> tiled_partition(

@@ -102,12 +102,8 @@ SharedPlace Worker::check_tile(const void *tile, int bytes, Access access, const
         refuse(MISALIGNED, pc,
                "TMA copies a tile in %s at shared address %zu, which is not a multiple of 128",
                name, place.offset);
-    if (!place.array || place.offset + bytes > place.array->offset + place.array->bytes) {
-        Where where;
-        where.shared_name = name;
-        where.bytes = bytes;
-        out_of_bounds(where, access, pc);
-    }
+    if (!place.array || place.offset + bytes > place.array->offset + place.array->bytes)
+        out_of_bounds({name, -1, bytes}, access, pc);
     return place;
 }
 

@@ -32,12 +32,8 @@ void MemoryModel::finish_warp(Worker &worker, int warp) {
         SiteCount &site = sites[index];
         for (const Open &open : open_[index]) {
             if (site.requests < launch_.options->trace) {
-                Request request{};
-                request.site = (int)index;
-                request.warp = leader.warp;
-                request.lanes = open.lanes;
-                const uint3 &block = worker.members[leader.member]->block.index;
-                request.block[0] = block.x, request.block[1] = block.y, request.block[2] = block.z;
+                const uint3 &at = worker.members[leader.member]->block.index;
+                Request request{(int)index, (int)leader.warp, {at.x, at.y, at.z}, 0, open.lanes, {}};
                 std::memcpy(request.offsets, open.offsets, sizeof request.offsets);
                 requests.push_back(request);
             }

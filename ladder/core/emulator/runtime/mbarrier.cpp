@@ -46,9 +46,7 @@ Mbarrier &Worker::find_mbarrier(const void *address, int rank, const void *pc,
         }
         return barrier;
     }
-    Mbarrier unknown{};
-    unknown.kind = kind;
-    unknown.offset = place.offset;
+    Mbarrier unknown{kind, place.member, place.offset};
     refuse(BARRIER_MISUSE, pc, "uses %s%s before %s", title_of(unknown).c_str(),
            place.member == fiber().member ? "" : " of another block",
            kind == MBARRIER ? "mbarrier_init" : kind == BARRIER ? "init" : "make_pipeline");
@@ -68,10 +66,7 @@ Mbarrier &Worker::init(void *address, int64_t count, BarrierKind kind, const voi
     if (place.member < 0 || place.offset % 8)
         refuse(BARRIER_MISUSE, pc,
                "initialises a barrier that is not 8 bytes of shared memory at a multiple of 8");
-    Mbarrier barrier{};
-    barrier.kind = kind;
-    barrier.member = place.member;
-    barrier.offset = place.offset;
+    Mbarrier barrier{kind, place.member, place.offset};
     for (const Mbarrier &other : members[place.member]->mbarriers)
         if (other.offset == place.offset && !other.ended)
             refuse(BARRIER_MISUSE, pc, "initialises %s again", title_of(barrier).c_str());

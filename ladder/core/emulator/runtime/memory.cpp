@@ -117,13 +117,10 @@ void MemoryModel::access(Worker &worker, const void *address, int bytes, Access 
     Actor thread{fiber, clocks_.now(fiber), false};
     SharedPlace place = worker.find_shared(at);
     if (place.member >= 0) return access_shared(worker, thread, place, bytes, access, pc);
-    Where where;
-    where.bytes = bytes;
     for (const Buffer &buffer : launch_.buffers) {
         if (!within(at, buffer.begin, buffer.bytes)) continue;
         if (buffer.element_bytes == 0) return;  // a structure passed by value
-        where.argument = buffer.argument;
-        where.offset = at - buffer.begin;
+        Where where{nullptr, buffer.argument, bytes, at - buffer.begin};
         if (where.offset + bytes > buffer.bytes) return worker.out_of_bounds(where, access, pc);
         if (launch_.options->prefetches && !worker.fiber().waited &&
             (access != ACCESS_READ || !buffer.prefetched) && first_time(TOO_EARLY, pc, nullptr))
@@ -138,7 +135,7 @@ void MemoryModel::access(Worker &worker, const void *address, int bytes, Access 
         logs_[fiber].push_back({site, where.offset});
         return;
     }
-    where.offset = (int64_t)at;
+    Where where{nullptr, -1, bytes, (int64_t)at};
     // A read beside a buffer does no harm: the run goes on, and shows what else is wrong.
     if (access == ACCESS_READ && is_beside_a_buffer(launch_, at)) {
         if (first_time(OUT_OF_BOUNDS, pc, nullptr)) worker.report(OUT_OF_BOUNDS, where, access, pc);
@@ -164,8 +161,6 @@ void MemoryModel::publish(Worker &worker, int fiber) {
 // By a thread, or by a unit that it has started, which is not counted.
 void MemoryModel::access_shared(Worker &worker, const Actor &actor, const SharedPlace &place,
                                 int bytes, Access access, const void *pc) {
-    Where where;
-    where.bytes = bytes;
     if (!place.array) {
         const SharedArray *array = worker.layout.nearest(place.offset);
         if (!array) worker.refuse(OUT_OF_BOUNDS, pc, "no array is in shared memory yet");
@@ -178,13 +173,10 @@ void MemoryModel::access_shared(Worker &worker, const Actor &actor, const Shared
                       ACCESSES[access], bytes, (long long)(place.offset - array->offset),
                       array->name, array->bytes, dynamic);
     }
-    if (place.offset + bytes > place.array->offset + place.array->bytes) {
-        where.shared_name = place.array->name;
-        where.offset = (int64_t)place.offset;
+    Where where{place.array->name, -1, bytes, (int64_t)place.offset};
+    if (place.offset + bytes > place.array->offset + place.array->bytes)
         return worker.out_of_bounds(where, access, pc);
-    }
-    where.shared_name = place.array->name;
-    where.offset = (int64_t)(place.offset - place.array->offset);
+    where.offset -= (int64_t)place.array->offset;
     SharedMemory &memory = worker.members[place.member]->shared;
     serial_++;
     uint32_t site = find_site(pc, where.shared_name, -1, access, bytes);
@@ -375,11 +367,9 @@ void MemoryModel::end_rank(Worker &worker, int rank) {
 void MemoryModel::report_rank(Worker &worker, const Fiber &fiber, int owner, uint32_t site,
                               bool ended) {
     if (!first_time(RANKS, sites[site].pc, ended ? &sites : nullptr)) return;
-    Problem problem{};
-    problem.kind = RANKS;
-    problem.place = worker.place(fiber, sites[site].pc);
-    problem.place.access = sites[site].access;
+    Problem problem{RANKS, 0, worker.place(fiber, sites[site].pc)};
     problem.where.argument = sites[site].argument;
+    problem.place.access = sites[site].access;
     std::snprintf(problem.text, sizeof problem.text,
                   ended ? "of rank %d, whose kernel may have ended by then: it does not wait for a "
                           "signal that comes after this access"
@@ -421,13 +411,7 @@ uint32_t MemoryModel::find_site(const void *pc, const char *shared_name, int arg
         key = (key ^ part) * 0x9E3779B97F4A7C15ull, key ^= key >> 29;
     auto [found, fresh] = site_index_.emplace(key, (uint32_t)sites.size());
     if (fresh) {
-        SiteCount site{};
-        site.pc = pc;
-        site.shared_name = shared_name;
-        site.argument = argument;
-        site.access = access;
-        site.bytes = bytes;
-        sites.push_back(site);
+        sites.push_back({pc, shared_name, argument, access, bytes});
         open_.emplace_back();
         seen_.push_back(0);
     }

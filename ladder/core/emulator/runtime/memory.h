@@ -15,7 +15,7 @@ struct Launch;
 struct Fiber;
 struct Mbarrier;
 
-// A buffer in global memory that was passed as an argument; Python declares the same structure.
+// A buffer in global memory that was passed as an argument; structures.py reads the declaration.
 struct Buffer {
     const char *begin;
     int64_t bytes;

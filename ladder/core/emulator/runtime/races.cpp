@@ -67,13 +67,8 @@ void MemoryModel::check_race(Worker &worker, const Actor &actor, Shadow &shadow,
     bool atomic = sites[site].access == ACCESS_ATOMIC;
     int fiber = worker.number_of(worker.fiber());
     auto warp = [&](uint32_t fiber) { return worker.warp_of(worker.fibers[fiber]); };
-    Stamp now;
-    now.site = site;
-    now.serial = serial_;
-    now.block = worker.member().number;
-    now.agent = (uint32_t)actor.agent;
-    now.time = actor.time;
-    now.fiber = (uint32_t)fiber;
+    Stamp now{site, serial_, worker.member().number, (uint32_t)actor.agent, actor.time,
+              (uint32_t)fiber};
     auto check = [&](const Stamp &before) {
         const char *cause = unordered(worker, before, actor, shared);
         if (cause) report_race(worker, actor, site, before, where, cause);
@@ -148,7 +143,6 @@ Problem MemoryModel::race(Worker &worker, const Actor &actor, uint32_t site, con
                           const Where &where, const char *cause) const {
     const SiteCount &mine = sites[site], &theirs = sites[before.site];
     Problem problem = worker.problem(RACE, mine.pc);
-    problem.fatal = 0;
     problem.place.access = mine.access;
     problem.place.agent = agents_[actor.agent].kind;
     if (launch_.records) problem.place.serial = serial_;

@@ -1,4 +1,4 @@
-// What a launch hands back to Python. report.py declares the same structures: keep them alike.
+// What a launch hands back to Python. structures.py reads the declarations.
 #pragma once
 #include <cstdint>
 

@@ -114,11 +114,7 @@ Place Worker::place(const Fiber &fiber, const void *pc) const {
 }
 
 Problem Worker::problem(ProblemKind kind, const void *pc) {
-    Problem problem{};
-    problem.kind = kind;
-    problem.place = place(fiber(), pc);
-    problem.where.argument = -1;
-    return problem;
+    return {kind, 0, place(fiber(), pc)};
 }
 
 // A problem that ends the launch.
@@ -143,9 +139,11 @@ void Worker::refuse(ProblemKind kind, const void *pc, const char *format, ...) {
     abandon();
 }
 
-// A problem with an access of the running fiber, which goes on.
-void Worker::report(ProblemKind kind, const Where &where, Access access, const void *pc) {
+// A problem with an access of the running fiber.
+void Worker::report(ProblemKind kind, const Where &where, Access access, const void *pc,
+                    bool fatal) {
     Problem problem = this->problem(kind, pc);
+    problem.fatal = fatal;
     problem.place.access = access;
     problem.where = where;
     launch->add(problem);
@@ -153,28 +151,19 @@ void Worker::report(ProblemKind kind, const Where &where, Access access, const v
 
 // One between two threads.
 void Worker::report(ProblemKind kind, const Place &place, const Place &other, const char *text) {
-    Problem problem{};
-    problem.kind = kind;
-    problem.place = place;
-    problem.other = other;
+    Problem problem{kind, 0, place, other};
     std::strcpy(problem.text, text);
     launch->add(problem);
 }
 
 void Worker::out_of_bounds(const Where &where, Access access, const void *pc) {
-    Problem problem = this->problem(OUT_OF_BOUNDS, pc);
-    problem.fatal = 1;
-    problem.place.access = access;
-    problem.where = where;
-    launch->add(problem);
+    report(OUT_OF_BOUNDS, where, access, pc, true);
     abandon();
 }
 
 void Worker::left_too_early(int member, const Fiber &other, const void *pc) {
     const uint3 &b = members[member]->block.index;
-    Problem problem = this->problem(CLUSTER, pc);
-    problem.fatal = 1;
-    problem.place = place(other, pc);
+    Problem problem{CLUSTER, 1, place(other, pc)};
     std::snprintf(problem.text, sizeof problem.text,
                   "accesses shared memory of block (%u, %u, %u), which may have ended by then: no "
                   "cluster_barrier comes between",
@@ -371,10 +360,7 @@ void Worker::report_deadlock() {
             waiting = &fiber;
     for (const Fiber &fiber : fibers)
         if (fiber.state != State::done && fiber.pc != waiting->pc && !other) other = &fiber;
-    Problem problem{};
-    problem.kind = DEADLOCK;
-    problem.fatal = 1;
-    problem.place = place(*waiting, waiting->pc);
+    Problem problem{DEADLOCK, 1, place(*waiting, waiting->pc)};
     std::string text = describe_wait(*waiting);
     if (other) {
         problem.other = place(*other, other->pc);

@@ -182,7 +182,7 @@ struct Warp {
     int first, count;  // its fibers
 };
 
-// What Python asks for; __init__.py declares the same structure.
+// What Python asks for; structures.py reads the declaration.
 struct Options {
     uint32_t grid[3], block[3], cluster;  // cluster: blocks that run together, along x
     uint32_t ranks;                       // along y, all in one cluster; 0: there are none
@@ -243,7 +243,8 @@ class Worker {
     [[noreturn]] void refuse(ProblemKind kind, const void *pc, const char *format, ...)
         __attribute__((format(printf, 4, 5)));
     [[noreturn]] void out_of_bounds(const Where &where, emulator::Access access, const void *pc);
-    void report(ProblemKind kind, const Where &where, emulator::Access access, const void *pc);
+    void report(ProblemKind kind, const Where &where, emulator::Access access, const void *pc,
+                bool fatal = false);
     void report(ProblemKind kind, const Place &place, const Place &other, const char *text = "");
     void left_too_early(int member, const Fiber &other, const void *pc);
     uint64_t at_warp(emulator::WarpOperation operation, uint64_t mask, uint64_t value, int source,

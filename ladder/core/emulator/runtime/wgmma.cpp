@@ -138,12 +138,10 @@ static void check(Worker &worker, const Operand &operand, int rows, const char *
                       "transposed operand needs Define: IN_CLUSTER = 1)",
                       operand.stride, operand.leading, name);
     for (unsigned piece : operand.pieces(rows)) {
-        if (array && piece - array->offset < array->bytes) continue;
-        Where where;
-        where.shared_name = array ? array->name : "shared memory";
-        where.bytes = 16;
-        where.offset = (int64_t)piece - (array ? (int64_t)array->offset : 0);
-        worker.out_of_bounds(where, ACCESS_READ, pc);
+        if (!array) worker.out_of_bounds({"shared memory", -1, 16, piece}, ACCESS_READ, pc);
+        int64_t offset = (int64_t)piece - (int64_t)array->offset;
+        if (offset < 0 || offset >= (int64_t)array->bytes)
+            worker.out_of_bounds({array->name, -1, 16, offset}, ACCESS_READ, pc);
     }
 }
 

@@ -6,7 +6,7 @@ import pytest
 
 from ladder.core.contract.ladder import find
 from ladder.core.measure import results
-from ladder.core.show import citations, pages, training_tables
+from ladder.core.show import citations, pages, tables
 
 SOURCE = "8.36 ms, 490,142 tokens/s, 8.5e-07, 11.30 ms\n"
 
@@ -152,7 +152,7 @@ def test_a_step_whose_kernels_have_changed_since_is_marked(tmp_path, monkeypatch
             other.pop("code", None)
         path = tmp_path / "training" / "one-torch.json"
         path.write_text(json.dumps({"steps": steps}))
-        return training_tables.step_times("one").splitlines()[2:]
+        return tables.step_times("one").splitlines()[2:]
 
     assert rows(kept)[0] == "| B=4 | `--rungs best` | 8.00 | 500,000 | 1.0 |"
     for of_ours in (edited, gone):

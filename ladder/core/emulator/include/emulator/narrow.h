@@ -90,6 +90,18 @@ __forceinline__ Narrow<F> fused(Narrow<F> a, Narrow<F> b, Narrow<F> c) {
 
 // ---- operators and functions with the same name for both types --------------------------------
 
+// Functions of two values, and their versions for pairs.
+#define EMULATOR_FUNCTION_2(NAME, NAME2, EXPRESSION)                                            \
+    template <class F>                                                                          \
+    __forceinline__ emulator::Narrow<F> NAME(emulator::Narrow<F> one, emulator::Narrow<F> other) { \
+        float a = one, b = other;                                                               \
+        return EXPRESSION;                                                                      \
+    }                                                                                           \
+    template <class F>                                                                          \
+    __forceinline__ emulator::NarrowPair<F> NAME2(                                              \
+        emulator::NarrowPair<F> a, emulator::NarrowPair<F> b) {                                 \
+        return {NAME(a.x, b.x), NAME(a.y, b.y)};                                                \
+    }
 #define EMULATOR_ARITHMETIC(OPERATOR, NAME, NAME2)                                              \
     template <class F>                                                                          \
     __forceinline__ emulator::Narrow<F> operator OPERATOR(                                      \
@@ -101,15 +113,7 @@ __forceinline__ Narrow<F> fused(Narrow<F> a, Narrow<F> b, Narrow<F> c) {
         emulator::Narrow<F> &a, emulator::Narrow<F> b) {                                        \
         return a = a OPERATOR b;                                                                \
     }                                                                                           \
-    template <class F>                                                                          \
-    __forceinline__ emulator::Narrow<F> NAME(emulator::Narrow<F> a, emulator::Narrow<F> b) {    \
-        return a OPERATOR b;                                                                    \
-    }                                                                                           \
-    template <class F>                                                                          \
-    __forceinline__ emulator::NarrowPair<F> NAME2(                                              \
-        emulator::NarrowPair<F> a, emulator::NarrowPair<F> b) {                                 \
-        return {a.x OPERATOR b.x, a.y OPERATOR b.y};                                            \
-    }                                                                                           \
+    EMULATOR_FUNCTION_2(NAME, NAME2, a OPERATOR b)                                              \
     template <class F>                                                                          \
     __forceinline__ emulator::NarrowPair<F> operator OPERATOR(                                  \
         emulator::NarrowPair<F> a, emulator::NarrowPair<F> b) {                                 \
@@ -179,19 +183,9 @@ __forceinline__ emulator::NarrowPair<F> __hfma2(
     emulator::NarrowPair<F> a, emulator::NarrowPair<F> b, emulator::NarrowPair<F> c) {
     return {__hfma(a.x, b.x, c.x), __hfma(a.y, b.y, c.y)};
 }
-#define EMULATOR_CHOICE(NAME, NAME2, FUNCTION)                                                  \
-    template <class F>                                                                          \
-    __forceinline__ emulator::Narrow<F> NAME(emulator::Narrow<F> a, emulator::Narrow<F> b) {    \
-        return FUNCTION(a, b);                                                                  \
-    }                                                                                           \
-    template <class F>                                                                          \
-    __forceinline__ emulator::NarrowPair<F> NAME2(                                              \
-        emulator::NarrowPair<F> a, emulator::NarrowPair<F> b) {                                 \
-        return {NAME(a.x, b.x), NAME(a.y, b.y)};                                                \
-    }
-EMULATOR_CHOICE(__hmax, __hmax2, fmaxf)
-EMULATOR_CHOICE(__hmin, __hmin2, fminf)
-#undef EMULATOR_CHOICE
+EMULATOR_FUNCTION_2(__hmax, __hmax2, fmaxf(a, b))
+EMULATOR_FUNCTION_2(__hmin, __hmin2, fminf(a, b))
+#undef EMULATOR_FUNCTION_2
 template <class F>
 __forceinline__ bool __hisnan(emulator::Narrow<F> a) {
     return isnan((float)a);
