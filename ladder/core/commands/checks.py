@@ -113,6 +113,8 @@ def check_rungs(options: argparse.Namespace) -> int:
         raise
     finally:
         pool.shutdown(cancel_futures=True)
+    if options.shape and not failed:
+        output.remark("at this shape only; without --shape, at shapes that the checker chooses")
     output.end()
     return int(failed)
 

@@ -25,14 +25,12 @@ def add_to(commands: shared.Commands) -> None:
     parser.add_argument(
         "--warp", type=int, default=32, choices=(32, 64), help="lanes of a warp; default 32"
     )
-    parser.add_argument(
-        "--picture", metavar="FILE", help="also draw which lane touches what (an SVG file)"
-    )
-    parser.add_argument(
-        "--timeline",
-        metavar="FILE",
-        help="draw instead who waits where (an SVG file), also of a kernel that is wrong",
-    )
+    pictures = {
+        "--picture": "also draw which lane touches what",
+        "--timeline": "draw instead who waits where, also of a kernel that is wrong",
+    }
+    for flag, text in pictures.items():
+        parser.add_argument(flag, type=_svg, metavar="FILE.svg", help=text)
     shared.add_format(parser, "counts, each of a source line and a buffer")
 
     parser = commands.add("ncu", how_to_profile)
@@ -40,6 +38,12 @@ def add_to(commands: shared.Commands) -> None:
     shared.add_unconfined(parser)
     shared.add_call_options(parser)
     parser.add_argument("--arch", default="sm_90a", help="of the GPU; default sm_90a")
+
+
+def _svg(path: str) -> str:
+    if not path.endswith(".svg"):
+        raise argparse.ArgumentTypeError(f"{path}: its name must end in .svg")
+    return path
 
 
 def trace_rung(options: argparse.Namespace) -> int:
