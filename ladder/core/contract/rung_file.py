@@ -35,6 +35,7 @@ import difflib
 import functools
 import os
 import re
+import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -245,10 +246,20 @@ def id_of(path: Path) -> str:
     return f"{track}-{number}" if track in TRACKS else number
 
 
-def parse(path: Path, kernel: str, id: str | None = None) -> Rung:
+def _by_adopt(path: Path, source: str, op: str) -> str:
+    """How a kernel without a header gets one; "" for a file without a kernel."""
+    kernels = re.findall(r"__global__[^;]*?\b(?!__)([A-Za-z_]\w*)\s*\(", source)
+    if not (kernels and op):
+        return ""
+    words = "adopt", str(path), kernels[-1], "--op", op
+    return f"; to have it written: python -m ladder {shlex.join(words)}"
+
+
+def parse(path: Path, kernel: str, id: str | None = None, op: str = "") -> Rung:
     """Read a rung file of the ladder whose kernel is called `kernel`.
 
     id  in the ladder; without it, the file is a user's own and has its resolved path as its id
+    op  the name that `adopt` takes
 
     Raises LadderError, naming the file and what to write, where the header is not as the module
     docstring says.
@@ -263,7 +274,7 @@ def parse(path: Path, kernel: str, id: str | None = None) -> Rung:
         name = " ".join(kernel.rsplit("_", 1))
         raise LadderError(
             f"{path}: the first line must be a title, '// {name}: its idea'; the other lines of "
-            "the header come below it; `adopt` writes one for a kernel with code of a host"
+            f"the header come below it{_by_adopt(path, source, op)}"
         )
     header = _read_header(path, lines)
     if "launch" not in header:
