@@ -45,7 +45,7 @@ def main(argv: Sequence[str]) -> int:
     if command == "--print-completion" and rest in (["bash"], ["zsh"]):
         from trainer.commands.completion import script
 
-        print(script(*rest, COMMANDS))
+        print(script(rest[0], COMMANDS))
         return 0
     from trainer.commands.parser import parse
 

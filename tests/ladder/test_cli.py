@@ -120,9 +120,9 @@ def test_trace_prints_sectors_and_draws(tmp_path, capsys):
     assert main([*arguments, "--picture", str(picture)]) == 0
     assert "32.0 sectors" in capsys.readouterr().out
     assert "read inp: 32 sectors" in picture.read_text()
-    path = tmp_path / "missing" / "access.svg"
+    (path := tmp_path / "folder.svg").mkdir()
     assert main([*arguments, "--picture", str(path)]) == 2
-    assert capsys.readouterr().err.startswith(f"ladder: cannot draw --picture {path}: ")
+    assert capsys.readouterr().err.startswith(f"ladder: cannot write {path}: ")
 
 
 @pytest.mark.emulator

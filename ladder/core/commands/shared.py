@@ -116,6 +116,17 @@ def add_call_options(
     parser.add_argument("--shape", type=_shape, metavar="N=4,C=768", help="default: the op's own")
 
 
+def ending(suffix: str, remedy: str = "") -> Callable[[str], Path]:
+    """The type of an argument: a file that is named so."""
+
+    def read(text: str) -> Path:
+        if text.endswith(suffix):
+            return Path(text)
+        raise argparse.ArgumentTypeError(f"{text}: its name must end in {suffix}{remedy}")
+
+    return read
+
+
 def _shape(text: str) -> Dims:
     try:
         pairs = [entry.split("=") for entry in text.replace(",", " ").split()]

@@ -18,10 +18,14 @@ from ladder.core.common.install import install, pip
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser whose errors are LadderErrors: one line, then exit status 2."""
+    """An argument parser whose errors are LadderErrors: one line, then exit status 2. `newest`: the
+    one that was made last."""
+
+    newest: "Parser"
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(allow_abbrev=False, **kwargs)
+        Parser.newest = self
 
     def error(self, message: str) -> typing.NoReturn:
         if wrong := re.search(r"invalid choice: '(.*)' \(choose from (.*)\)", message):
@@ -38,8 +42,6 @@ class Parser(argparse.ArgumentParser):
         """Like argparse, but an unknown flag is refused with the nearest one, and a word that
         belongs to none is not called a flag. A command's parser is called here, too, so that the
         flags are its own."""
-        if args == _ASKED:
-            raise _Made(self)
         parsed, unknown = super().parse_known_args(args, namespace)
         if unknown:
             if not unknown[0].startswith("-"):
@@ -48,23 +50,6 @@ class Parser(argparse.ArgumentParser):
             flag = unknown[0] if unknown[0].isprintable() else repr(unknown[0])
             self.error(f"there is no flag {flag}{hint}")
         return parsed, unknown
-
-
-_ASKED = ["the parser"]
-
-
-class _Made(Exception):
-    """With a parser, instead of what its words say."""
-
-
-def parser_of(main: Callable[[Sequence[str]], Any]) -> Parser:
-    """The parser of a command that makes it where it reads its words."""
-    try:
-        main(_ASKED)
-    except _Made as made:
-        parser: Parser = made.args[0]
-        return parser
-    raise AssertionError(f"{main} parses nothing")
 
 
 def run(main: Callable[[Sequence[str]], int], words: Sequence[str], name: str = "error") -> int:

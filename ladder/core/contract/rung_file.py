@@ -57,6 +57,7 @@ TRACKS = ("16bit", "float32", "amd")
 _NUMBER = r"[0-9]+[b-z]?"  # 1b was put between 1 and 2
 _ID = rf"(?:(?:{'|'.join(TRACKS)})-)?{_NUMBER}"
 _ANSWER = re.compile(r"(yes|no)\b.*")
+_KERNEL = re.compile(r"__global__[^;]*?\b(?!__)([A-Za-z_]\w*)\s*\(")
 _FORMS = {  # what some of the other lines must look like, and how to say so
     "deterministic": (_ANSWER, "no, and why"),
     "accurate": (_ANSWER, "no, and why"),
@@ -246,15 +247,6 @@ def id_of(path: Path) -> str:
     return f"{track}-{number}" if track in TRACKS else number
 
 
-def _by_adopt(path: Path, source: str, op: str) -> str:
-    """How a kernel without a header gets one; "" for a file without a kernel."""
-    kernels = re.findall(r"__global__[^;]*?\b(?!__)([A-Za-z_]\w*)\s*\(", source)
-    if not (kernels and op):
-        return ""
-    words = "adopt", str(path), kernels[-1], "--op", op
-    return f"; to have it written: python -m ladder {shlex.join(words)}"
-
-
 def parse(path: Path, kernel: str, id: str | None = None, op: str = "") -> Rung:
     """Read a rung file of the ladder whose kernel is called `kernel`.
 
@@ -271,10 +263,12 @@ def parse(path: Path, kernel: str, id: str | None = None, op: str = "") -> Rung:
         r"//\s*[\w +]+?(?:, (?:\w+ )?rung \w+)?\s*:\s*(.+)", lines[0].rstrip() if lines else ""
     )
     if title is None or lines[0].removeprefix("//").partition(":")[0].strip() in KEYS:
-        name = " ".join(kernel.rsplit("_", 1))
+        name, theirs = " ".join(kernel.rsplit("_", 1)), _KERNEL.findall(source)
+        words = shlex.join(["adopt", str(path), *theirs[-1:], "--op", op])
+        hint = f"; to have it written: python -m ladder {words}" if theirs and op else ""
         raise LadderError(
             f"{path}: the first line must be a title, '// {name}: its idea'; the other lines of "
-            f"the header come below it{_by_adopt(path, source, op)}"
+            f"the header come below it{hint}"
         )
     header = _read_header(path, lines)
     if "launch" not in header:
