@@ -42,6 +42,11 @@ def main(argv: Sequence[str]) -> int:
     if command == "--version":
         print(version())
         return 0
+    if command == "--print-completion" and rest in (["bash"], ["zsh"]):
+        from trainer.commands.completion import script
+
+        print(script(rest[0], COMMANDS))
+        return 0
     from trainer.commands.parser import parse
 
     flags = parse(argv)  # a wrong flag is reported before anything slow is imported

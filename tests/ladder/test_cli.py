@@ -63,9 +63,9 @@ def test_check_passes_for_a_rung_and_says_how_closely(capsys):
 def test_check_of_a_layer_takes_the_ops_that_have_the_rung_and_names_the_others(capsys):
     arguments = ["check", "start", "4", "--device", "emulated", "--shape", "N=33"]
     assert main(arguments) == 0
-    left_out, checked = capsys.readouterr().out.splitlines()
+    left_out, checked, hint = capsys.readouterr().out.splitlines()
     assert left_out == "left out: start.add has no rung '4'; it has 0 to 3"
-    assert checked.startswith("start.sum rung 4 ")
+    assert checked.startswith("start.sum rung 4 ") and hint.startswith("at this shape only")
     assert main([*arguments[:2], "9", *arguments[3:]]) == 2
     error = capsys.readouterr().err
     assert "start.add has no rung '9'" in error and "start.sum has no rung '9'" in error
@@ -120,9 +120,9 @@ def test_trace_prints_sectors_and_draws(tmp_path, capsys):
     assert main([*arguments, "--picture", str(picture)]) == 0
     assert "32.0 sectors" in capsys.readouterr().out
     assert "read inp: 32 sectors" in picture.read_text()
-    path = tmp_path / "missing" / "access.svg"
+    (path := tmp_path / "folder.svg").mkdir()
     assert main([*arguments, "--picture", str(path)]) == 2
-    assert capsys.readouterr().err.startswith(f"ladder: cannot draw --picture {path}: ")
+    assert capsys.readouterr().err.startswith(f"ladder: cannot write {path}: ")
 
 
 @pytest.mark.emulator
@@ -229,7 +229,9 @@ def test_the_committed_pages_show_what_the_kernels_and_results_say(capsys):
         ("check x --shape N=4,N=5", "--shape: 'N=4,N=5'"),
         ("check attention.forward 1 --device emulated --shape B=1,T=3,C=5,NH=2", "C % NH == 0"),
         ("check layernorm.forward 3 --device emulated --shape N=99999999,C=99999999", "GiB"),
-        ("check layernorm.forward 3 --device emulated --shape N=3000000000,C=1", "N=3000000000"),
+        ("check layernorm.forward 3 --shape N=3000000000,C=1", "is at least 1 and below 2^31"),
+        ("check layernorm.forward 3 --shape N=3,V=1", "its dimensions are N, C; write e.g. N="),
+        ("trace layernorm.forward 3 --timeline run.xyz", "run.xyz: its name must end in .svg"),
         ("bench --device cpu", "--all"),
         ("bench --save layernorm", "ops before --save"),
         ("bench layernorm --device emulated", "about a GPU"),

@@ -14,6 +14,7 @@ from ladder.core.common.command_line import run
 from ladder.core.common.errors import LadderError
 from tests.trainer.tiny import resolved, resolved_kernels
 from trainer import flags
+from trainer.commands import completion
 from trainer.commands.parser import parse
 from trainer.data.datasets import prepare
 from trainer.flags import FUSIONS, Flags
@@ -82,6 +83,18 @@ def test_a_wrong_value_is_refused_by_flag_and_remedy(line, says):
         parse(line.split())
     assert says in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+def test_a_shell_completes_flags_and_commands():
+    pytest.importorskip("shtab")
+    script = completion.script("bash", {"chat": "trainer.commands.chat"})
+    for words, known in (("ch", "chat"), ("chat --te", "--temperature"), ("--dtype b", "bf16")):
+        line = (
+            f"COMP_WORDS=(_ {words}); COMP_CWORD={1 + words.count(' ')}; _shtab_kernel_ladder_train"
+        )
+        command = ["bash", "-c", f'{script}\n{line}; echo "${{COMPREPLY[@]}}"']
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        assert done.stdout.split() == [known]
 
 
 def test_later_flags_replace_those_of_a_config_op_by_op(tmp_path):

@@ -22,7 +22,7 @@ from trainer.commands.parser import TRAINED, build_parser
 from trainer.data.benchmarks import BENCHMARKS, prepare_benchmark
 from trainer.data.datasets import data_directory, token_files
 from trainer.data.multiple_choice import Example, read_examples
-from trainer.data.token_files import TokenLoader, is_text
+from trainer.data.token_files import TokenLoader, is_text, spelled_out
 from trainer.engine.engine import Engine
 from trainer.engine.passes import fetch_loss, write_rows
 from trainer.engine.scoring import Score, evaluate, in_groups, note_on_length
@@ -187,6 +187,10 @@ def parse(argv: Sequence[str]) -> tuple[str, int | None, str, Flags]:
         raise LadderError(f"--limit must be at least 1, not {limit}")
     if name != LOSS and (on is not None or words["sequence"] is not None):
         raise LadderError(f"--on and -t are for eval {LOSS}, not for {name}")
+    if on not in (None, *SPLITS) and not (Path(on).exists() or glob.glob(spelled_out(on, "val"))):
+        raise LadderError(
+            f"--on {on}: no such file; name a text, token files or {' | '.join(SPLITS)}"
+        )
     if name not in (LOSS, *BENCHMARKS) and not Path(name).exists():
         raise LadderError(f"{name}: no such file, and none of {', '.join((LOSS, *BENCHMARKS))}")
     return name, limit, on or "val", Flags(**words)

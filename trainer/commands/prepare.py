@@ -13,10 +13,8 @@ from trainer.data.tokenizers import get_tokenizer
 
 
 def main(argv: Sequence[str]) -> int:
-    parser = Parser(
-        prog="python -m trainer prepare",
-        description="Prepare a data set or a benchmark as token files.",
-    )
+    what = "Prepare a data set or a benchmark as token files."
+    parser = Parser(prog="python -m trainer prepare", description=what)
     names = ", ".join((*datasets.NAMES, *BENCHMARKS))
     parser.add_argument(
         "name", metavar="NAME", help=f"one of {names}, a text file, or Parquet files"
@@ -27,24 +25,15 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument(
         "--data-dir", help=f"default: ${download.VARIABLE}, else ./data; the cache if read-only"
     )
-    parser.add_argument(
-        "--max-tokens",
-        type=int,
-        help="of tinystories, fineweb and Parquet files: end the training set early",
-    )
-    parser.add_argument(
-        "--shard-tokens", type=int, help=f"tokens in a file; default {hub_texts.SHARD_TOKENS}"
-    )
-    parser.add_argument(
-        "--processes", type=int, help="that tokenize such a text; default: all cores"
-    )
-    parser.add_argument(
-        "--shards",
-        type=int,
-        metavar="N",
-        help=f"of {' and '.join(hub_texts.READY)}: download the first N training shards and the "
-        "validation shard, tokenized already",
-    )
+    numbers = {
+        "--max-tokens": "of tinystories, fineweb and Parquet files: end the training set early",
+        "--shard-tokens": f"tokens in a file; default {hub_texts.SHARD_TOKENS}",
+        "--processes": "that tokenize such a text; default: all cores",
+        "--shards": f"of {' and '.join(hub_texts.READY)}: download the first N training shards and "
+        "the validation shard, tokenized already",
+    }
+    for flag, text in numbers.items():
+        parser.add_argument(flag, type=int, metavar="N", help=text)
     chosen = parser.parse_args(argv)
     for flag in ("max_tokens", "shard_tokens", "processes"):
         shards = chosen.name in hub_texts.HUB_TEXTS or hub_texts.is_parquet(Path(chosen.name))

@@ -91,8 +91,10 @@ def prepare_benchmark(
     file. It is made where it is missing or damaged.
 
     Raises DownloadError where benchmark or vocabulary are not here and cannot be downloaded, and
-    LadderError where the tokenizer lacks a character or the file cannot be written.
+    LadderError where the tokenizer is of characters or the file cannot be written.
     """
+    if tokenizer_name.partition(":")[0] == "chars":  # before anything is downloaded
+        raise LadderError(f"{name} has characters that a model of the tokenizer chars cannot read")
     benchmark = BENCHMARKS[name]
     relative = f"{name}/{tokenizer_name}_{benchmark.split}.bin"
     for path in download.places(data_dir, relative):
@@ -104,15 +106,12 @@ def prepare_benchmark(
     tokenizer = get_tokenizer(tokenizer_name, data_dir)
     questions = list(benchmark.questions(download.fetch(benchmark.source, data_dir)))
     console = Console(stderr=True)
-    try:
-        examples = [
-            tokenized(question, tokenizer)
-            for question in track(
-                questions, f"tokenizing {name}", console=console, disable=not console.is_terminal
-            )
-        ]
-    except LadderError as error:
-        raise LadderError(f"{name} cannot be tokenized: {error}") from None
+    examples = [
+        tokenized(question, tokenizer)
+        for question in track(
+            questions, f"tokenizing {name}", console=console, disable=not console.is_terminal
+        )
+    ]
     path = download.writable_place(data_dir, relative)
     try:
         with alone_in(path.parent, wait=True):

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from ladder.core.common.command_line import did_you_mean
 from ladder.core.common.errors import LadderError
 from ladder.core.common.files import read_json
 from trainer.data.download import DownloadError
@@ -132,11 +133,13 @@ def _newest(path: Path) -> tuple[Path, int | None]:
 
 
 def _refuse_missing(path: Path) -> None:
-    if not path.exists():
-        near = difflib.get_close_matches(str(path), SIZES, n=1)
-        hint = f"did you mean {near[0]}? Names are " if near else "names are "
-        names = ", ".join(SIZES)
-        raise LadderError(f"-e {path}: no such file or folder, and no model's name; {hint}{names}")
+    if path.exists():
+        return
+    there = {str(run) for run in (*kept_model.newest(), *kept_model.newest(path.parent))}
+    runs = difflib.get_close_matches(str(path), there, n=9, cutoff=0)
+    known = f"runs are {', '.join(runs)}" if runs else f"names are {', '.join(SIZES)}"
+    hint = did_you_mean(str(path), SIZES)
+    raise LadderError(f"-e {path}: no such file or folder, and no model's name{hint}; {known}")
 
 
 def tokenizer_of(name: str) -> str:

@@ -193,6 +193,8 @@ class _Adoption:
         there = (
             f"did you mean {' or '.join(near)}?" if near else f"it has {', '.join(known) or 'none'}"
         )
+        if wanted in names(self.file.root):
+            there += "; what a macro makes or a class has cannot be read: write the kernel out"
         raise LadderError(f"{self.path} has no kernel {wanted}; {there}")
 
     def _scope(self, entry: Declaration) -> Scope:
@@ -381,13 +383,17 @@ class _Adoption:
                 missing.setdefault(name, f"the launch of {step.kernel}")
         if not missing:
             return
-        name, where = next(iter(missing.items()))
-        all_names = ", ".join(missing)
+        (name, where), dim = next(iter(missing.items())), self.op.dims[0]
+        remedy = f"--arg {name}={dim} for a dimension, or --arg {name}=256 for a number"
+        parameters = (p for one in self.file.declarations for p in one.parameters)
+        if any(one.name == name and one.pointer for one in parameters):
+            remedy = (
+                f"--arg {name}={self.op.args[0].name} for an argument, --arg {name}=nullptr for "
+                f"none, or --scratch 'float32 {name}[{dim}, 4]' for memory of the kernel's own"
+            )
         raise LadderError(
-            f"{self.op.name} has {self._ours()}; nothing there is known as {all_names}, used by "
-            f"{where}. Say what it is: --arg {name}=OURS for an argument, --arg {name}=256 for a "
-            f"number, --arg {name}=nullptr for none, or --scratch 'float32 {name}[N, 4]' for "
-            "memory of the kernel's own"
+            f"{self.op.name} has {self._ours()}; nothing there is known as {', '.join(missing)}, "
+            f"used by {where}. Say what it is, such as {remedy}"
         )
 
     def _refuse_unwritten(self, used: set[str]) -> None:
@@ -399,7 +405,8 @@ class _Adoption:
             raise LadderError(
                 f"{self.op.name} writes {', '.join(left)}, and {self.wanted} takes no such "
                 f"argument that is known by its name; if it has another name: --arg "
-                f"THEIRS={left[0]}"
+                f"THEIRS={left[0]}. Where it computes less than {self.op.name}, compare it with a "
+                "function of your own, as doc/any_kernel.md says"
             )
 
     def _note_unused(self, launches: Sequence[Launched]) -> None:

@@ -204,8 +204,9 @@ class _Reader:
             grid, block, shared = ("1",), ("1",), "0"
         except (LadderError, ValueError) as error:
             raise LadderError(
-                f"a header cannot say the grid, block or shared memory of {where}: {error}; say "
-                "what a variable of it is, by --arg NAME=VALUE, or give --grid and --block"
+                f"a header cannot say the grid, block or shared memory of {where}: "
+                f"{str(error).replace(UNMAPPED, '')}; say what a variable of it is, by --arg "
+                f"NAME=VALUE, or name {kernel} itself, with --grid and --block"
             ) from None
         self.launched = True
         self.done.steps.append(

@@ -1,5 +1,6 @@
 """Which argument of the op an argument of somebody else's kernel is, by its name."""
 
+import itertools
 import re
 from collections.abc import Mapping, Sequence
 
@@ -49,7 +50,7 @@ def match(op: Op, theirs: Sequence[Parameter], given: Mapping[str, str]) -> dict
     """{their name: ours} of those that are not `given`; what is not in it has no counterpart. B and
     T of an op with rows only are `1` and `N`. Raises LadderError where two numbers of theirs could
     be the same one of ours, as M and N of a product."""
-    numbers = {one.name for one in theirs if not one.pointer}
+    numbers = [one.name for one in theirs if not one.pointer]
     theirs = [one for one in theirs if one.name not in given]
     buffers = [arg.name for arg in op.args]
     values = [*op.dims, *(scalar.name for scalar in op.scalars)]
@@ -66,7 +67,8 @@ def match(op: Op, theirs: Sequence[Parameter], given: Mapping[str, str]) -> dict
         unused = [name for name in alike if name not in found.values()]
         if chosen := (unused or ([] if one.pointer else alike))[:1]:
             found[one.name] = chosen[0]
-    _refuse_doubles(op, {n: found.get(n) or given[n] for n in numbers & {*found, *given}}, given)
+    known = {**given, **found}
+    _refuse_doubles(op, {name: known[name] for name in numbers if name in known}, given)
     if "N" in op.dims and not {"B", "T"} & set(op.dims):
         for one in theirs:
             if not one.pointer and one.name in ("B", "T") and one.name not in found:
@@ -77,12 +79,16 @@ def match(op: Op, theirs: Sequence[Parameter], given: Mapping[str, str]) -> dict
 def _refuse_doubles(op: Op, numbers: Mapping[str, str], given: Mapping[str, str]) -> None:
     """`numbers`: what each number of theirs is, by its name or as it was given."""
     for ours in sorted(set(numbers.values())):
-        same = sorted(name for name, other in numbers.items() if other == ours)
-        asked = [f"--arg {name}=OURS" for name in same if name not in given]
+        same = [name for name, other in numbers.items() if other == ours]
+        asked = [name for name in same if name not in given]
         if len(same) > 1 and asked:
+            taken = {other for name, other in numbers.items() if name not in asked}
+            free = [name for name in op.dims if name not in taken] or [ours]
+            pairs = itertools.zip_longest(asked, free[: len(asked)], fillvalue=free[-1])
+            flags = " ".join(f"--arg {name}={other}" for name, other in pairs)
             raise LadderError(
                 f"{' and '.join(same)} could both be {ours} of {op.name}; say which is what of "
-                f"{', '.join(op.dims)}: {' '.join(asked)}"
+                f"{', '.join(op.dims)}, such as: {flags}"
             )
 
 

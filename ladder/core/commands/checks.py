@@ -113,6 +113,8 @@ def check_rungs(options: argparse.Namespace) -> int:
         raise
     finally:
         pool.shutdown(cancel_futures=True)
+    if options.shape and not failed:
+        output.remark("at this shape only; without --shape, at shapes that the checker chooses")
     output.end()
     return int(failed)
 
@@ -160,7 +162,7 @@ def _ladders(options: argparse.Namespace, output: shared.Output) -> list[Ladder]
 def _why_not(ladder: Ladder, which: str) -> str:
     """Why an op has no rung of this name; "" where it has."""
     try:
-        ladder.rung(which)
+        ladder.find(which)
     except LadderError as error:
         return str(error)
     return ""
@@ -184,7 +186,7 @@ def _check_ladder(
             yield sandbox.check(name, options.rung, *given), ()
         return
     if options.coverage:
-        for rung in [ladder.rung(options.rung)] if options.rung else ladder.rungs:
+        for rung in [ladder.find(options.rung)] if options.rung else ladder.rungs:
             if rung.path is not None:
                 counting = Emulated(count_branches=True)
                 report = _check_rung(ladder, rung, counting, dtypes, shapes)
@@ -192,7 +194,7 @@ def _check_ladder(
         return
     device = open_device(options.device)
     if options.rung:
-        rungs = [ladder.rung(options.rung)]
+        rungs = [ladder.find(options.rung)]
     else:
         rungs = [
             rung for rung in ladder.on(device) if _for_device(ladder, rung, device, dtypes, output)

@@ -37,7 +37,7 @@ class PrintCompletion(argparse.Action):
                     action.choices = list(ladders())
                 elif action.dest in ("rung", "other"):
                     action.complete = rungs
-                elif action.dest in ("file", "files", "output", "picture", "save"):
+                elif action.dest in ("file", "files", "output", "picture", "timeline", "save"):
                     action.complete = shtab.FILE
         parser.prog = "kernel-ladder"
         print(shtab.complete(parser, shell))

@@ -116,6 +116,17 @@ def add_call_options(
     parser.add_argument("--shape", type=_shape, metavar="N=4,C=768", help="default: the op's own")
 
 
+def ending(suffix: str, remedy: str = "") -> Callable[[str], Path]:
+    """The type of an argument: a file that is named so."""
+
+    def read(text: str) -> Path:
+        if text.endswith(suffix):
+            return Path(text)
+        raise argparse.ArgumentTypeError(f"{text}: its name must end in {suffix}{remedy}")
+
+    return read
+
+
 def _shape(text: str) -> Dims:
     try:
         pairs = [entry.split("=") for entry in text.replace(",", " ").split()]
@@ -146,13 +157,15 @@ def matching(name: str) -> list[Ladder]:
 def shape_of(ladder: Ladder, options: argparse.Namespace) -> Dims:
     """The shape that --shape gives, or the first that the op is measured at."""
     dims, op = options.shape or next(iter(ladder.op.bench.values())), ladder.op
-    if set(dims) == set(op.dims) and min(dims.values()) > 0 and (why := op.misfit(dims)):
-        raise LadderError(f"--shape {format_dims(dims)} is no shape of {op.name}: it needs {why}")
-    if set(dims) != set(op.dims) or min(dims.values()) < 1 or max(dims.values()) >= 1 << 31:
+    if set(dims) != set(op.dims):
         example = ",".join(f"{name}={size}" for name, size in op.shapes[-1].items())
-        raise LadderError(
-            f"--shape {format_dims(dims)} is not one of {op.name}; write e.g. {example}"
-        )
+        why: str | None = f"its dimensions are {', '.join(op.dims)}; write e.g. {example}"
+    elif min(dims.values()) < 1 or max(dims.values()) >= 1 << 31:
+        why = "a dimension is at least 1 and below 2^31"
+    elif why := op.misfit(dims):
+        why = f"it needs {why}"
+    if why:
+        raise LadderError(f"--shape {format_dims(dims)} is no shape of {op.name}: {why}")
     need = op.least_bytes(dims, np.dtype(np.float32))
     if need > (there := os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")):
         raise LadderError(

@@ -50,7 +50,7 @@ def add_to(commands: shared.Commands) -> None:
         "--save",
         nargs="?",
         const=True,
-        type=_json_file,
+        type=shared.ending(".json", "; write ops before --save"),
         metavar="FILE.json",
         help="add the times to this file, and compare with those in it; without a name, to "
         f"{results.FOLDER / '<gpu>.json'}, which takes the repository's own rungs only",
@@ -155,14 +155,6 @@ def _keep(
                 f"{row['median_us'] / earlier:.3f} of the {earlier:.2f} us before"
             )
     output.remark(f"written to {results.record(device, measurement, file)}")
-
-
-def _json_file(text: str) -> Path:
-    if not text.endswith(".json"):
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is no name that ends in .json; write ops before --save"
-        )
-    return Path(text)
 
 
 def _bench_torch(

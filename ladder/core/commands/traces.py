@@ -7,6 +7,7 @@ from pathlib import Path
 
 from ladder.core.commands import shared
 from ladder.core.common.errors import LadderError
+from ladder.core.common.files import atomic_write
 from ladder.core.contract.op import format_dims
 from ladder.core.device.cuda import compiler
 from ladder.core.emulator.emulated import Emulated
@@ -25,14 +26,12 @@ def add_to(commands: shared.Commands) -> None:
     parser.add_argument(
         "--warp", type=int, default=32, choices=(32, 64), help="lanes of a warp; default 32"
     )
-    parser.add_argument(
-        "--picture", metavar="FILE", help="also draw which lane touches what (an SVG file)"
-    )
-    parser.add_argument(
-        "--timeline",
-        metavar="FILE",
-        help="draw instead who waits where (an SVG file), also of a kernel that is wrong",
-    )
+    pictures = {
+        "--picture": "also draw which lane touches what",
+        "--timeline": "draw instead who waits where, also of a kernel that is wrong",
+    }
+    for flag, text in pictures.items():
+        parser.add_argument(flag, type=shared.ending(".svg"), metavar="FILE.svg", help=text)
     shared.add_format(parser, "counts, each of a source line and a buffer")
 
     parser = commands.add("ncu", how_to_profile)
@@ -61,7 +60,7 @@ def trace_rung(options: argparse.Namespace) -> int:
             raise LadderError(f"--timeline draws blocks of one GPU; {options.op} is for several")
         report = sandbox.trace(op, rung.file, dtype, dims, rights, warp=options.warp, record=True)
         with sandbox.distrusted():
-            _write("--timeline", options.timeline, waits.of_report(report, rung, title))
+            _write(options.timeline, waits.of_report(report, rung, title))
         problem = next((seen.problem for seen in report.timelines if seen.problem), "")
         print(problem or "no barrier, wait or access is wrong in these runs")
         print(f"written to {options.timeline}")
@@ -72,17 +71,15 @@ def trace_rung(options: argparse.Namespace) -> int:
     counts = map(dataclasses.asdict, trace.own_lines(report, rung))
     output.add(lambda: shared.console().print(trace.table(report, rung)), counts)
     if options.picture:
-        _write("--picture", options.picture, accesses.of_report(report, rung, title))
+        _write(options.picture, accesses.of_report(report, rung, title))
         output.remark(f"written to {options.picture}")
     output.end()
     return 0
 
 
-def _write(flag: str, path: str, drawing: Drawing) -> None:
-    try:
-        Path(path).write_text(drawing.svg(), encoding="utf-8")
-    except OSError as error:
-        raise LadderError(f"cannot draw {flag} {path}: {error.strerror}") from None
+def _write(path: Path, drawing: Drawing) -> None:
+    with atomic_write(path) as file:
+        file.write(drawing.svg().encode())
 
 
 def how_to_profile(options: argparse.Namespace) -> int:

@@ -18,10 +18,14 @@ from ladder.core.common.install import install, pip
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser whose errors are LadderErrors: one line, then exit status 2."""
+    """An argument parser whose errors are LadderErrors: one line, then exit status 2. `newest`: the
+    one that was made last."""
+
+    newest: "Parser"
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(allow_abbrev=False, **kwargs)
+        Parser.newest = self
 
     def error(self, message: str) -> typing.NoReturn:
         if wrong := re.search(r"invalid choice: '(.*)' \(choose from (.*)\)", message):

@@ -67,7 +67,7 @@ class Ladder:
         for rung in self.rungs:
             if rung.path is not None and os.path.realpath(path) == os.path.realpath(rung.path):
                 return rung
-        return rung_file.parse(path, self.op.kernel)
+        return rung_file.parse(path, self.op.kernel, op="" if self.op.own else self.op.name)
 
     def rung(self, which: str | int) -> Rung:
         """The rung with an id; or the only one with this number or name, or name on this track.

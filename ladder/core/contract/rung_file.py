@@ -35,6 +35,7 @@ import difflib
 import functools
 import os
 import re
+import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -56,6 +57,7 @@ TRACKS = ("16bit", "float32", "amd")
 _NUMBER = r"[0-9]+[b-z]?"  # 1b was put between 1 and 2
 _ID = rf"(?:(?:{'|'.join(TRACKS)})-)?{_NUMBER}"
 _ANSWER = re.compile(r"(yes|no)\b.*")
+_KERNEL = re.compile(r"__global__[^;]*?\b(?!__)([A-Za-z_]\w*)\s*\(")
 _FORMS = {  # what some of the other lines must look like, and how to say so
     "deterministic": (_ANSWER, "no, and why"),
     "accurate": (_ANSWER, "no, and why"),
@@ -245,10 +247,11 @@ def id_of(path: Path) -> str:
     return f"{track}-{number}" if track in TRACKS else number
 
 
-def parse(path: Path, kernel: str, id: str | None = None) -> Rung:
+def parse(path: Path, kernel: str, id: str | None = None, op: str = "") -> Rung:
     """Read a rung file of the ladder whose kernel is called `kernel`.
 
     id  in the ladder; without it, the file is a user's own and has its resolved path as its id
+    op  the name that `adopt` takes
 
     Raises LadderError, naming the file and what to write, where the header is not as the module
     docstring says.
@@ -260,10 +263,12 @@ def parse(path: Path, kernel: str, id: str | None = None) -> Rung:
         r"//\s*[\w +]+?(?:, (?:\w+ )?rung \w+)?\s*:\s*(.+)", lines[0].rstrip() if lines else ""
     )
     if title is None or lines[0].removeprefix("//").partition(":")[0].strip() in KEYS:
-        name = " ".join(kernel.rsplit("_", 1))
+        name, theirs = " ".join(kernel.rsplit("_", 1)), _KERNEL.findall(source)
+        words = shlex.join(["adopt", str(path), *theirs[-1:], "--op", op])
+        hint = f"; to have it written: python -m ladder {words}" if theirs and op else ""
         raise LadderError(
             f"{path}: the first line must be a title, '// {name}: its idea'; the other lines of "
-            "the header come below it; `adopt` writes one for a kernel with code of a host"
+            f"the header come below it{hint}"
         )
     header = _read_header(path, lines)
     if "launch" not in header:

@@ -23,6 +23,7 @@ from trainer import open as opening
 from trainer import report
 from trainer.commands import evaluation
 from trainer.data import download
+from trainer.data.benchmarks import prepare_benchmark
 from trainer.data.download import DownloadError
 from trainer.data.multiple_choice import Example, read_examples, write_examples
 from trainer.engine import memory, scoring
@@ -331,6 +332,7 @@ def test_the_memory_of_two_lengths_counts_at_every_batch_size(tmp_path, hellaswa
         (["hellaswag", "--limit", "0"], "--limit must be at least 1"),
         (["nothing.bin"], "nothing.bin: no such file, and none of loss, hellaswag"),
         (["hellaswag", "-e", "d6"], "-e d6: it has random weights; train first"),
+        (["loss", "--on", "nothing"], "--on nothing: no such file; name a text, token files or"),
     ],
 )
 def test_the_command_refuses_what_makes_no_sense_in_one_line(
@@ -345,6 +347,8 @@ def test_the_command_refuses_what_makes_no_sense_in_one_line(
 
 
 def test_the_examples_of_a_run_are_those_of_its_tokenizer(tmp_path):
+    with pytest.raises(LadderError, match="that a model of the tokenizer chars cannot read"):
+        prepare_benchmark("hellaswag", "chars:a-text", tmp_path, vocab=65)
     write_examples(tmp_path / "x.bin", make_examples(1))
     with pytest.raises(LadderError, match="prepare it with the model's tokenizer"):
         read_examples(tmp_path / "x.bin", vocab=65)

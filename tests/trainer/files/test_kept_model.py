@@ -73,6 +73,11 @@ def test_samples_come_from_the_newest_run_unless_e_names_one(tmp_path, monkeypat
     assert "[-e runs/new; there are also runs/old]" in capsys.readouterr().err
     with pytest.raises(LadderError, match="-e runs holds runs; name one: runs/new, runs/old"):
         sample.main(["-e", "runs", *words])
+    for wrong in ("runs/odl", "old1"):  # the nearest first
+        with pytest.raises(
+            LadderError, match=f"-e {wrong}: no such.*; runs are runs/old, runs/new"
+        ):
+            sample.main(["-e", wrong, *words])
     assert sample.main(["-e", "runs/old", *words]) == 0
     assert "there are also" not in capsys.readouterr().err
 

@@ -1,6 +1,7 @@
 """`adopt` finds a kernel's launch and arguments in a file of somebody else, or asks for them."""
 
 import re
+import shlex
 import sys
 from pathlib import Path
 
@@ -146,6 +147,19 @@ int main() {
 """
 
 
+def test_a_kernel_without_a_header_is_refused_with_a_command_that_works(
+    tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    Path("my file.cu").write_text(TEXTBOOK)
+    assert main(["check", "gelu.forward", "my file.cu"]) == 2
+    words = shlex.split(capsys.readouterr().err.partition("python -m ladder ")[2])
+    assert main(words) == 0 and Path("k.cu").exists()
+    Path("none.cu").write_text("int main() {}")
+    assert main(["check", "gelu.forward", "none.cu"]) == 2
+    assert "adopt" not in capsys.readouterr().err
+
+
 def test_a_launch_in_main_is_read_with_what_main_passes(tmp_path):
     rung = adopt(write(tmp_path, TEXTBOOK), "k", find("gelu.forward").op, Options())
     assert header(rung.text, "Launch") == ["gelu_forward<<<ceil_div(N, 128), 128>>>"]
@@ -184,7 +198,7 @@ def test_a_header_that_is_not_there_is_noted_unless_it_is_cudas(tmp_path):
 def test_a_name_that_is_not_known_is_asked_for(tmp_path):
     file = write(tmp_path, PLAIN)
     launch = {"grid": "ceil_div(N, 256)", "block": "256"}
-    with pytest.raises(LadderError, match=r"nothing there is known as z, q.*--arg z=OURS"):
+    with pytest.raises(LadderError, match=r"nothing there is known as z, q.*--arg z=out for an"):
         adopted("k", "gelu.forward", file, **launch)
     text = adopted("k", "gelu.forward", file, **launch, arguments={"z": "out", "q": "inp"})
     assert header(text, "Args") == ["z = out; q = inp; count = N"]
@@ -221,8 +235,8 @@ PRODUCT = """__global__ void product(
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({}, r"M and N could both be N of matmul.backward_input.*: --arg M=OURS --arg N=OURS$"),
-        ({"M": "N"}, r"M and N could both be N of matmul.backward_input.*: --arg N=OURS$"),
+        ({}, r"M and N could both be N of matmul.backward_input.*: --arg M=N --arg N=C$"),
+        ({"M": "N"}, r"M and N could both be N of matmul.backward_input.*: --arg N=C$"),
     ],
 )
 def test_two_numbers_that_could_be_the_same_one_are_asked_for(tmp_path, given, message):
@@ -239,6 +253,18 @@ def test_two_numbers_that_could_be_the_same_one_are_asked_for(tmp_path, given, m
 def test_a_kernel_that_is_not_there_is_refused_with_the_nearest():
     with pytest.raises(LadderError, match=r"no kernel softmax_wrap; did you mean softmax_warp"):
         adopted("softmax_wrap")
+
+
+def test_what_a_macro_makes_is_to_be_written_out(tmp_path):
+    file = write(
+        tmp_path, "MAKE(made, float)\nvoid go(torch::Tensor x) { made<<<x.numel(), 1>>>(x); }"
+    )
+    with pytest.raises(LadderError, match=r"no kernel made; .* a macro makes .* write the kernel"):
+        adopted("made", "gelu.forward", file)
+    with pytest.raises(
+        LadderError, match=r"has no function x\.numel; .* or name made itself, with"
+    ):
+        adopted("go", "gelu.forward", file)
 
 
 def test_a_kernel_of_another_file_is_refused(tmp_path):
@@ -440,7 +466,7 @@ int main() {
 
 def test_a_number_of_main_that_is_no_dimension_is_asked_for(tmp_path):
     file = write(tmp_path, VADD)
-    with pytest.raises(LadderError, match="--arg elementCount=OURS"):
+    with pytest.raises(LadderError, match="--arg elementCount=N for"):
         adopted("vadd", "start.add", file)
     text = adopted("vadd", "start.add", file, arguments={"elementCount": "N"})
     assert header(text, "Launch") == ["start_add<<<ceil_div(N, 128), 128>>>"]
