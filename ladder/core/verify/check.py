@@ -151,6 +151,8 @@ class Report:
                 fills = f"{name}={right[-1][name]}, which fills whole warps, wrong at {name}={size}"
                 cause = f"right at {fills}: look at the lanes past the end"
                 detail = failure.detail.replace(EVERY, cause).replace(SAME_ROWS, cause)
+                if "cause: " not in detail:
+                    detail = _before_tolerance(detail, f"cause: {cause}")
                 return replace(failure, detail=detail)
         return failure
 
@@ -171,10 +173,15 @@ class Report:
         if not (call := self.call_of(failure)):
             return failure.detail
         command = f"more: python -m ladder check {call} --device emulated -v"
-        *lines, last = failure.detail.split(INDENT)
-        after = [last] if last.startswith(("tolerance:", "rounding:")) else []
-        before = lines if after else [*lines, last]
-        return INDENT.join([*before, command, *after])
+        return _before_tolerance(failure.detail, command)
+
+
+def _before_tolerance(detail: str, line: str) -> str:
+    """A report's detail with a line more, which stands before the tolerance, if there is one."""
+    *lines, last = detail.split(INDENT)
+    after = [last] if last.startswith(("tolerance:", "rounding:")) else []
+    before = lines if after else [*lines, last]
+    return INDENT.join([*before, line, *after])
 
 
 def check(

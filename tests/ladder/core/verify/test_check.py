@@ -74,6 +74,9 @@ def test_a_kernel_that_is_right_where_warps_are_full_is_told_to_look_past_the_en
     said = str(Report("op", "rung", "emulated", (right[0], wrong)))
     assert "right at C=1024" in said and "lanes past the end" in said
     assert EVERY in str(Report("op", "rung", "emulated", (*right, wrong)))
+    some = Outcome(tail, "float32", "normal", "failed", "out[0] is 1\n    tolerance: 1")
+    said = str(Report("op", "rung", "emulated", (right[0], some)))
+    assert said.index("lanes past the end") < said.index("tolerance")
 
 
 @pytest.mark.emulator
