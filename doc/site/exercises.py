@@ -62,7 +62,7 @@ FLAGS = [
     *("-mllvm", "-tsan-instrument-func-entry-exit=0", "-Wno-unknown-pragmas"),
     "-Wno-pass-failed",  # that a loop is not unrolled, which takes long to say
     *(f"-Wframe-larger-than={48 << 10}", "-Werror=frame-larger-than"),  # of a fiber's 64 KiB
-    *("-Iinclude", "-include", "cuda_runtime.h", "-DREAL_FLOAT32=1", "-DWARP_SIZE=32"),
+    *("-Iinclude", "-DREAL_FLOAT32=1", "-DWARP_SIZE=32"),
 ]
 PUZZLES = ROOT / "notebooks" / "12_puzzles.ipynb"
 

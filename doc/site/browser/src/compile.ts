@@ -24,12 +24,15 @@ export async function fetchCompiler(told: (share: number) => void): Promise<void
   });
 }
 
+const precompiled = new Map<string, Uint8Array>(); // cuda_runtime.h, by the flags
+
 /** `text`: C++ as source.ts makes it of `file`. `address`: where the kernel writes which call it is in. */
 export async function compile(
   text: string,
   file: string,
   kernels: string[],
   flags: string[],
+  macros: string[],
   headers: Headers,
   address: number,
 ): Promise<Library> {
@@ -47,8 +50,13 @@ export async function compile(
     return joined(output);
   };
   const clang = commands["clang++"]!;
-  const files = { include: headers.include, "kernel.cpp": text };
-  const compiled = new TextDecoder().decode(await run(clang, [...flags, "-S", "kernel.cpp"], files));
+  const { include } = headers;
+  const command = ["-x", "c++-header", "include/cuda_runtime.h"];
+  const header = precompiled.get(flags.join()) ?? (await run(clang, [...flags, ...command], { include }));
+  precompiled.set(flags.join(), header);
+  const values = macros.map((macro) => `-D${macro}`);
+  const both = [...flags, ...values, "-include-pch", "header", "-S", "kernel.cpp"];
+  const compiled = new TextDecoder().decode(await run(clang, both, { include, header, "kernel.cpp": text }));
   const { assembly, lines } = numbered(compiled, file, address);
   const object = await run(clang, ["-c", "kernel.s"], { "kernel.s": assembly });
   const exports = kernels.map((kernel) => `--export=emulator_call_${kernel}`);
