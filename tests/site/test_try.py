@@ -24,6 +24,7 @@ pytestmark = pytest.mark.site
 NODE = ROOT / "build" / "browser" / "npm" / "node.mjs"
 BUILT = ROOT / "build" / "browser" / "static" / "try"
 FLOAT32 = "float32"
+SOON = 3  # seconds
 
 
 @pytest.fixture(scope="module")
@@ -158,7 +159,7 @@ def test_a_kernel_is_changed_run_and_kept(run, address, tab):
     wait_for(page, race, "first edit, with the download from this machine", 20)
     editor.fill(text.replace(barrier, "\n"))
     editor.press("Control+Enter")
-    wait_for(page, race, "second edit", 3)
+    wait_for(page, race, "second edit", SOON)
     page.reload()
     page.locator(".cm-content", has_text="start_sum").wait_for()
     assert "this step's sums" not in page.locator(".cm-content").inner_text()
@@ -178,15 +179,18 @@ def test_every_kernel_has_its_verdict_soon_after_an_edit(run, address, tab):
             source = notebook.solution(head.partition(": ")[2])
         page.goto(f"{address}/doc/try.html#{id}")
         page.locator(".cm-line", has_text=head).first.wait_for()
-        editor.fill(f"{source}\n// mine\n")
-        start = time.perf_counter()
-        editor.press("Control+Enter")
-        page.locator(".verdict .passed").wait_for()
-        took[id] = time.perf_counter() - start
+        for edit in ("mine", "mine, too", "mine again"):  # others may use the cores meanwhile
+            editor.fill(f"{source}\n// {edit}\n")
+            start = time.perf_counter()
+            editor.press("Control+Enter")
+            page.locator(".verdict .passed").wait_for()
+            took[id] = min(time.perf_counter() - start, took.get(id, math.inf))
+            if took[id] < SOON:
+                break
     slowest = max(took, key=lambda id: took[id])
     middle = sorted(took.values())[len(took) // 2]
     print(f"{len(took)} kernels after an edit: {middle:.1f} s, {slowest} {took[slowest]:.1f} s")
-    assert middle < 3 and took[slowest] < 8  # 3.9 s of layernorm 8 on 2 cores without other work
+    assert took[slowest] < SOON
 
 
 def test_a_loop_without_an_end_is_named_or_stopped(run, address, tab):

@@ -79,6 +79,7 @@ async function buildRuntime() {
     "--export=__stack_pointer",
     "--export-table",
     "--growable-table",
+    "--initial-memory=67108864", // to grow, 64 KiB at a time, takes longer than most launches
     "stack-size=1048576",
   ].map((flag) =>
     flag.startsWith("-m") ? flag : flag.startsWith("stack") ? `-Wl,-z,${flag}` : `-Wl,${flag}`,

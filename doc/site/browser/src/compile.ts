@@ -24,34 +24,55 @@ export async function fetchCompiler(told: (share: number) => void): Promise<void
   });
 }
 
+const precompiled = new Map<string, Uint8Array>(); // cuda_runtime.h, by the flags
+
 /** `text`: C++ as source.ts makes it of `file`. `address`: where the kernel writes which call it is in. */
 export async function compile(
   text: string,
   file: string,
   kernels: string[],
   flags: string[],
+  macros: string[],
   headers: Headers,
   address: number,
 ): Promise<Library> {
-  const printed: string[] = [];
-  const print = (bytes: Uint8Array | null) => bytes && printed.push(new TextDecoder().decode(bytes));
-  const run = async (tool: Command, command: string[], output: string, files: Tree) => {
+  // A file of theirs is copied at each write, of a few bytes; their standard output is not.
+  const run = async (tool: Command, command: string[], files: Tree): Promise<Uint8Array> => {
+    const output: Uint8Array[] = [];
+    const errors: Uint8Array[] = [];
+    const into = (list: Uint8Array[]) => (bytes: Uint8Array | null) => void (bytes && list.push(bytes));
+    const options = { stdout: into(output), stderr: into(errors), decodeASCII: false };
     try {
-      return (await tool([...command, "-o", output], files, { stdout: print, stderr: print }))![output]!;
+      await tool([...command, "-o", "-"], files, options);
     } catch {
-      throw new Wrong(printed.join(""));
+      throw new Wrong(new TextDecoder().decode(joined(errors)));
     }
+    return joined(output);
   };
   const clang = commands["clang++"]!;
-  const files = { include: headers.include, "kernel.cpp": text };
-  const compiled = await run(clang, [...flags, "-S", "kernel.cpp"], "kernel.s", files);
-  const { assembly, lines } = numbered(compiled as string, file, address);
-  const object = await run(clang, ["-c", "kernel.s"], "kernel.o", { "kernel.s": assembly });
+  const { include } = headers;
+  const command = ["-x", "c++-header", "include/cuda_runtime.h"];
+  const header = precompiled.get(flags.join()) ?? (await run(clang, [...flags, ...command], { include }));
+  precompiled.set(flags.join(), header);
+  const values = macros.map((macro) => `-D${macro}`);
+  const both = [...flags, ...values, "-include-pch", "header", "-S", "kernel.cpp"];
+  const compiled = new TextDecoder().decode(await run(clang, both, { include, header, "kernel.cpp": text }));
+  const { assembly, lines } = numbered(compiled, file, address);
+  const object = await run(clang, ["-c", "kernel.s"], { "kernel.s": assembly });
   const exports = kernels.map((kernel) => `--export=emulator_call_${kernel}`);
   const options = ["--experimental-pic", "-shared", "--allow-undefined", "--strip-debug", ...exports];
-  const linker = ["wasm-ld", ...options, "kernel.o"];
-  const linked = await run(runLLVM, linker, "kernel.wasm", { "kernel.o": object });
-  return { module: await WebAssembly.compile(asyncify(linked as Uint8Array) as BufferSource), lines };
+  const linked = await run(runLLVM, ["wasm-ld", ...options, "kernel.o"], { "kernel.o": object });
+  return { module: await WebAssembly.compile(asyncify(linked)), lines };
+}
+
+function joined(pieces: Uint8Array[]): Uint8Array {
+  const all = new Uint8Array(pieces.reduce((bytes, piece) => bytes + piece.length, 0));
+  let at = 0;
+  for (const piece of pieces) {
+    all.set(piece, at);
+    at += piece.length;
+  }
+  return all;
 }
 
 /**
@@ -67,7 +88,8 @@ function numbered(text: string, file: string, address: number): { assembly: stri
     // FILE:LINE:COLUMN @[ the call of it @[ the call of that ] ]
     const own = places?.split(" @[ ").find((place: string) => place.startsWith(`${file}:`));
     if (places) line = Number(own?.slice(file.length + 1).split(":")[0] ?? 0);
-    if (places || defined.has(called)) return found;
+    if (places) return "";
+    if (defined.has(called)) return found;
     lines.push(line);
     return `\ti32.const\t${address}\n\ti32.const\t${lines.length - 1}\n\ti32.store\t0\n${found}`;
   });
@@ -81,7 +103,7 @@ function bits(_: string, size: string, sign: string, payload: string): string {
   return `i${size}.const\t${value}\n\tf${size}.reinterpret_i${size}`;
 }
 
-function asyncify(bytes: Uint8Array): Uint8Array {
+function asyncify(bytes: Uint8Array): BufferSource {
   const module = binaryen.readBinary(bytes);
   try {
     const { BulkMemory, SignExt, MutableGlobals, NontrappingFPToInt } = binaryen.Features;
@@ -89,7 +111,7 @@ function asyncify(bytes: Uint8Array): Uint8Array {
     binaryen.setPassArgument("asyncify-imports", STOPS);
     binaryen.setPassArgument("asyncify-import-globals", "1");
     module.runPasses(["asyncify"]);
-    return module.emitBinary();
+    return module.emitBinary() as BufferSource;
   } finally {
     module.dispose();
     binaryen.clearPassArguments();

@@ -51,7 +51,10 @@ export class Wrong extends Error {
 const VIEWS = { float32: Float32Array, float64: Float64Array, int32: Int32Array, uint32: Uint32Array };
 
 export function decode(text: string): Uint8Array<ArrayBuffer> {
-  return Uint8Array.from(atob(text), (character) => character.charCodeAt(0));
+  const characters = atob(text);
+  const bytes = new Uint8Array(characters.length);
+  for (let i = 0; i < bytes.length; i++) bytes[i] = characters.charCodeAt(i);
+  return bytes;
 }
 
 /** What is wrong with an output, as Expected.verify in tolerance.py has it; undefined if nothing is. */
@@ -68,7 +71,8 @@ export function compare(result: Uint8Array<ArrayBuffer>, type: Type, expected: E
     if (!Number.isFinite(y)) return !Number.isFinite(x);
     return x === Math.fround(y) || Math.abs(x - y) <= tolerance![i]!; // false for NaN
   };
-  const wrong = [...got.keys()].filter((i) => !isRight(i));
+  const wrong: number[] = [];
+  for (let i = 0; i < got.length; i++) if (!isRight(i)) wrong.push(i);
   if (!wrong.length) return undefined;
   const first = wrong[0]!;
   const within = tolerance ? ` ± ${tolerance[first]!.toPrecision(2)}` : "";

@@ -62,9 +62,10 @@ export async function check(
       let library = libraries.get(constants);
       if (!library) {
         tell(`compiling${constants && ` with ${constants}`}`);
-        const flags = [...exercise.flags, ...planned.macros.map((macro) => `-D${macro}`)];
+        const { flags, file } = exercise;
         const names = kernels.map(({ name }) => name);
-        library = await compile(text, exercise.file, names, flags, emulator.headers, emulator.address);
+        const { headers, address } = emulator;
+        library = await compile(text, file, names, flags, planned.macros, headers, address);
         libraries.set(constants, library);
       }
       tell(`running: ${one.label}`);

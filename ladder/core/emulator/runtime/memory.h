@@ -146,6 +146,12 @@ class MemoryModel {
         uint32_t site;
         int64_t offset;
     };
+    struct Plain {  // the hash of a key that needs none: libc++ would take longer than the search
+        template <class Key>
+        size_t operator()(Key key) const {
+            return (size_t)key;
+        }
+    };
     struct Open {  // a warp request whose lanes are still coming in
         uint64_t lanes = 0;
         int64_t offsets[64];
@@ -195,8 +201,8 @@ class MemoryModel {
     Clocks clocks_;
     std::vector<Agent> agents_;  // first the threads of the cluster
     std::unordered_map<uint64_t, int> agent_index_;
-    std::unordered_map<uint64_t, uint32_t> site_index_;
-    std::unordered_map<const char *, Shadow> shadows_;  // by the start of the memory
+    std::unordered_map<uint64_t, uint32_t, Plain> site_index_;
+    std::unordered_map<const char *, Shadow, Plain> shadows_;  // by the start of the memory
     std::vector<Published> published_;                  // by block
     std::vector<std::shared_ptr<const View>> fences_;   // by fiber: its last __threadfence
     std::vector<std::vector<PeerAccess>> peer_accesses_;  // by block of the cluster, by agent
