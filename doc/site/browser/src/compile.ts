@@ -2,7 +2,8 @@
 // compiles it, the linker makes it a library, and Asyncify lets its threads stop and go on.
 import { type Command, type Tree, commands, runLLVM } from "@yowasp/clang";
 import binaryen from "binaryen";
-import { Wrong } from "./exercise";
+import { type Exercise, Wrong } from "./exercise";
+import type { DeclaredKernel } from "./source";
 
 /** What the build of the site puts beside the page. */
 export interface Headers {
@@ -29,50 +30,36 @@ const precompiled = new Map<string, Uint8Array>(); // cuda_runtime.h, by the fla
 /** `text`: C++ as source.ts makes it of `file`. `address`: where the kernel writes which call it is in. */
 export async function compile(
   text: string,
-  file: string,
-  kernels: string[],
-  flags: string[],
+  { file, flags }: Exercise,
+  kernels: DeclaredKernel[],
   macros: string[],
-  headers: Headers,
-  address: number,
+  { headers, address }: { headers: Headers; address: number },
 ): Promise<Library> {
   // A file of theirs is copied at each write, of a few bytes; their standard output is not.
   const run = async (tool: Command, command: string[], files: Tree): Promise<Uint8Array> => {
-    const output: Uint8Array[] = [];
-    const errors: Uint8Array[] = [];
-    const into = (list: Uint8Array[]) => (bytes: Uint8Array | null) => void (bytes && list.push(bytes));
+    const [output, errors]: [BlobPart[], BlobPart[]] = [[], []];
+    const into = (list: BlobPart[]) => (bytes: Uint8Array | null) => void list.push((bytes ?? "") as BlobPart);
     const options = { stdout: into(output), stderr: into(errors), decodeASCII: false };
     try {
       await tool([...command, "-o", "-"], files, options);
     } catch {
-      throw new Wrong(new TextDecoder().decode(joined(errors)));
+      throw new Wrong(await new Blob(errors).text());
     }
-    return joined(output);
+    return new Uint8Array(await new Blob(output).arrayBuffer());
   };
   const clang = commands["clang++"]!;
   const { include } = headers;
   const command = ["-x", "c++-header", "include/cuda_runtime.h"];
   const header = precompiled.get(flags.join()) ?? (await run(clang, [...flags, ...command], { include }));
   precompiled.set(flags.join(), header);
-  const values = macros.map((macro) => `-D${macro}`);
-  const both = [...flags, ...values, "-include-pch", "header", "-S", "kernel.cpp"];
+  const both = [...flags, ...macros.map((macro) => `-D${macro}`), "-include-pch", "header", "-S", "kernel.cpp"];
   const compiled = new TextDecoder().decode(await run(clang, both, { include, header, "kernel.cpp": text }));
   const { assembly, lines } = numbered(compiled, file, address);
   const object = await run(clang, ["-c", "kernel.s"], { "kernel.s": assembly });
-  const exports = kernels.map((kernel) => `--export=emulator_call_${kernel}`);
+  const exports = kernels.map(({ name }) => `--export=emulator_call_${name}`);
   const options = ["--experimental-pic", "-shared", "--allow-undefined", "--strip-debug", ...exports];
   const linked = await run(runLLVM, ["wasm-ld", ...options, "kernel.o"], { "kernel.o": object });
   return { module: await WebAssembly.compile(asyncify(linked)), lines };
-}
-
-function joined(pieces: Uint8Array[]): Uint8Array {
-  const all = new Uint8Array(pieces.reduce((bytes, piece) => bytes + piece.length, 0));
-  let at = 0;
-  for (const piece of pieces) {
-    all.set(piece, at);
-    at += piece.length;
-  }
-  return all;
 }
 
 /**
@@ -88,8 +75,7 @@ function numbered(text: string, file: string, address: number): { assembly: stri
     // FILE:LINE:COLUMN @[ the call of it @[ the call of that ] ]
     const own = places?.split(" @[ ").find((place: string) => place.startsWith(`${file}:`));
     if (places) line = Number(own?.slice(file.length + 1).split(":")[0] ?? 0);
-    if (places) return "";
-    if (defined.has(called)) return found;
+    if (places || defined.has(called)) return places ? "" : found;
     lines.push(line);
     return `\ti32.const\t${address}\n\ti32.const\t${lines.length - 1}\n\ti32.store\t0\n${found}`;
   });

@@ -62,10 +62,7 @@ export async function check(
       let library = libraries.get(constants);
       if (!library) {
         tell(`compiling${constants && ` with ${constants}`}`);
-        const { flags, file } = exercise;
-        const names = kernels.map(({ name }) => name);
-        const { headers, address } = emulator;
-        library = await compile(text, file, names, flags, planned.macros, headers, address);
+        library = await compile(text, exercise, kernels, planned.macros, emulator);
         libraries.set(constants, library);
       }
       tell(`running: ${one.label}`);

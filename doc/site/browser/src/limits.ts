@@ -6,10 +6,9 @@ import { withoutComments } from "./source";
 
 type Measure = (sites: Site[], accesses: Access[]) => number;
 
-const total =
-  (count: (site: Site) => number): Measure =>
-  (sites) =>
-    sites.reduce((sum, site) => sum + count(site), 0);
+function total(count: (site: Site) => number): Measure {
+  return (sites) => sites.reduce((sum, site) => sum + count(site), 0);
+}
 
 const MEASURES: Record<string, Measure> = {
   sectors: total(({ sectors }) => sectors),
@@ -27,12 +26,6 @@ const MEASURES: Record<string, Measure> = {
   },
 };
 
-/** Lines of the kernel that have a word. */
-function linesWith(word: string, source: string): number {
-  const lines = withoutComments(source).split("\n");
-  return lines.filter((line) => new RegExp(`\\b${word}\\b`).test(line)).length;
-}
-
 /** A sentence on each limit, in two lists: those that the kernel breaks, and those that it keeps. */
 export function judge(
   { limits, cases, lessons }: Exercise,
@@ -40,19 +33,19 @@ export function judge(
   sites: Site[],
   { accesses, marks }: Pick<Seen, "accesses" | "marks">,
 ): [string[], string[]] {
-  const broken: string[] = [];
-  const kept: string[] = [];
+  const [broken, kept]: [string[], string[]] = [[], []];
+  const lines = withoutComments(source).split("\n");
   for (const [name, bound, limit] of limits.bounds) {
     const [what, array] = name.split(" of ") as [string, string?];
     const counts = ({ buffer }: Site) => !array || buffer === array;
     const mine = sites.filter(counts);
     const measure = (): number => {
-      if (what === "uses") return linesWith(array!, source);
+      const word = new RegExp(`\\b${array}\\b`); // of "uses": so many lines have it
+      if (what === "uses") return lines.filter((line) => word.test(line)).length;
       if (what === "barriers" || what === "calls") return marks;
       const found = MEASURES[what];
       if (!found) throw new Error(`nothing counts ${what}`);
-      const requests = accesses.filter(({ site }) => counts(site));
-      return found(mine, requests);
+      return found(mine, accesses.filter(({ site }) => counts(site)));
     };
     const count = measure();
     const most = bound === "many" ? "the limit is" : "at least";

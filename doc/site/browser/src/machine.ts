@@ -161,12 +161,6 @@ export class Machine {
     return this.runtime.allocate(Math.max(bytes, 1));
   }
 
-  private write(numbers: number[]): number {
-    const address = this.allocate(4 * numbers.length);
-    new Int32Array(this.memory.buffer, address, numbers.length).set(numbers);
-    return address;
-  }
-
   /** Runs the kernel; returns what was seen of it. Raises WebAssembly.RuntimeError for a trap. */
   launch({ kernel, grid, block, shared }: Geometry, given: Argument[], order: Order): RawResult {
     const values = given.flatMap((argument) => {
@@ -180,9 +174,11 @@ export class Machine {
     const { seed, early, trace } = order;
     const { address, bytes } = this.constants;
     const device = [shared, WARP, seed, Number(early), trace, SECONDS, address, bytes];
-    const head = [...grid, ...block, ...device, given.length];
+    const numbers = [...grid, ...block, ...device, given.length, ...values];
     const call = this.pointer(this.kernel[`emulator_call_${kernel}`]);
-    this.runtime.launch(call, this.write([...head, ...values]));
+    const place = this.allocate(4 * numbers.length);
+    new Int32Array(this.memory.buffer, place, numbers.length).set(numbers);
+    this.runtime.launch(call, place);
     return JSON.parse(this.text(this.runtime.result()));
   }
 

@@ -69,9 +69,8 @@ export class Run {
 
   private array(name: string, elements: number, start: number, data?: Uint8Array): void {
     const address = this.machine.allocate(4 * (start + elements)) + 4 * start;
-    const bytes = new Uint8Array(this.machine.memory.buffer, address, 4 * elements);
-    if (data) bytes.set(data);
-    else bytes.fill(0xff); // NaN
+    const bytes = new Uint8Array(this.machine.memory.buffer, address, 4 * elements).fill(0xff); // NaN
+    bytes.set(data ?? []);
     this.named.set(name, { address, bytes: 4 * elements, elementBytes: 4 });
   }
 
