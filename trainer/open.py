@@ -27,14 +27,13 @@ from trainer.data.multiple_choice import Example
 from trainer.data.token_files import Loader, TokenLoader
 from trainer.data.tokenizers import Tokenizer
 from trainer.data.training_data import Data, open_data, open_examples, open_loaders
-from trainer.engine.debug import watch_of
-from trainer.engine.engine import Engine
+from trainer.engine.engine import Engine, watch_of
 from trainer.engine.generation import Predictor, encode_prompt
 from trainer.engine.kernel_settings import KernelSettings, resolve_kernels
 from trainer.engine.kernels import Kernels, choose, follow
 from trainer.engine.memory import refuse_what_does_not_fit
-from trainer.engine.schedule import note_on_warmup
 from trainer.engine.scoring import note_on_length
+from trainer.engine.steps import note_on_warmup
 from trainer.files import checkpoint, kept_model, resume, weights
 from trainer.files.resume import Resumed
 from trainer.files.tensor_file import Pieces

@@ -19,7 +19,7 @@ from ladder.core.contract.device import aligned_empty
 from ladder.core.contract.launch_plan import Launch
 from ladder.core.contract.peers import Peers, by_value
 from ladder.core.contract.rung_file import MOST_BYTES
-from ladder.core.emulator import source, timeline
+from ladder.core.emulator import report, source
 from ladder.core.emulator.report import Access, LineCount, Problem, Report, Site, Timeline
 from ladder.core.emulator.structures import (
     ACCESSES,
@@ -311,7 +311,7 @@ class EmulatedKernel:
         self._record.problems += problems
         if self._settings.record:
             said.sort(key=lambda pair: pair[1].kind == UNINITIALISED)  # as in KernelError
-            seen = timeline.read(self.name, events, self._settings.early, said, locate)
+            seen = report.timeline_of(self.name, events, self._settings.early, said, locate)
             self._record.timelines.append(seen)
         known = [self._site(site, locate) for site in sites]
         for key, site in zip(known, sites, strict=True):

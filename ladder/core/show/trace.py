@@ -8,6 +8,10 @@ addresses share sectors; lanes that touch addresses far apart need one each, of 
 are moved for nothing. The counts need no GPU, and do not depend on one.
 """
 
+import contextlib
+import dataclasses
+import functools
+import io
 from pathlib import Path
 from typing import Literal
 
@@ -15,13 +19,16 @@ from rich.table import Table
 from rich.text import Text
 
 from ladder.core.common.errors import LadderError
-from ladder.core.contract.ladder import Ladder
-from ladder.core.contract.op import Dims
+from ladder.core.contract.ladder import Ladder, find
+from ladder.core.contract.launch_plan import LaunchPlan
+from ladder.core.contract.op import DTYPES, Dims
 from ladder.core.contract.rung_file import Rung
-from ladder.core.emulator.emulated import Emulated
+from ladder.core.emulator.emulated import Emulated, KernelError
 from ladder.core.emulator.report import Access, LineCount, Report
 from ladder.core.show import source_code
 from ladder.core.verify.inputs import run_on
+
+ALL = 1 << 20  # requests of a line that are kept in full
 
 
 def trace(
@@ -86,3 +93,49 @@ def per_request(count: LineCount) -> tuple[float, float, str]:
         return count.sectors / count.requests, count.ideal_sectors / count.requests, "sectors"
     wavefronts, ideal = count.wavefronts, count.ideal_wavefronts
     return wavefronts / count.requests, ideal / count.requests, "wavefronts"
+
+
+# ---- what pictures ask of the emulator: one run of a rung, counted or recorded ------------------
+
+
+@functools.lru_cache(maxsize=8)
+def counted(op: str, rung: str, dtype: str, shape: str) -> Report:
+    """Everything that a rung asks of memory in one call."""
+    ladder = find(op)
+    dims = source_code.parse_shape(ladder.op, shape)
+    return trace(ladder, ladder.rung(rung), dtype, dims, keep=ALL)
+
+
+def emulated_plan(rung: Rung, dtype: str, dims: Dims) -> LaunchPlan:
+    """How the emulator launches a rung. Raises LadderError where it cannot."""
+    return rung.plan(dims, Emulated().target(DTYPES[dtype]))
+
+
+def recorded(
+    ladder: Ladder,
+    rung: Rung,
+    macros: str,
+    dtype: str,
+    dims: Dims,
+    wrong: bool = False,
+) -> list[list[str]]:
+    """The words of each line that begins with "@" in what a copy of a rung prints, below whose
+    includes stand macros. Lines keep their numbers.
+
+    wrong  a kernel that does something wrong is recorded, too, as far as it gets
+    """
+    lines = rung.source.splitlines()
+    first = 1 + max((i for i, line in enumerate(lines) if line.startswith("#include")), default=-1)
+    source = "\n".join([*lines[:first], macros, f"#line {first + 1}", *lines[first:], ""])
+    copy, printed = dataclasses.replace(rung, source=source), io.StringIO()
+    with contextlib.redirect_stdout(printed), contextlib.suppress(*[KernelError] * wrong):
+        run_on(Emulated(), ladder, copy, dtype, dims)
+    words = (line.split() for line in printed.getvalue().splitlines())
+    return [line[1:] for line in words if line[:1] == ["@"]]
+
+
+def default_dtype(op: str, rung: str) -> str:
+    """float32 where a rung takes it, else bfloat16."""
+    claims, target = find(op).rung(rung).claims, Emulated().target
+    others = (name for name in ("float32", "bfloat16") if claims(target(DTYPES[name])))
+    return next(others, "float32")

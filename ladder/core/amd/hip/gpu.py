@@ -13,6 +13,8 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
+import importlib.metadata
+import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -23,7 +25,7 @@ import numpy as np
 from ladder.core.amd.hip import compiler
 from ladder.core.amd.hip.compiler import find_clang
 from ladder.core.common.errors import DeviceFault, LadderError
-from ladder.core.common.install import install
+from ladder.core.common.install import Finding, install, pip
 from ladder.core.contract.launch_plan import Launch
 from ladder.core.contract.rung_file import Rung
 from ladder.core.contract.target import Target
@@ -36,6 +38,7 @@ RELEASE = Path("/opt/rocm/.info/version")
 MOST_THREADS = (1 << 32) - 1  # of a grid, in each direction
 VISIBLE = ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
 INSTALL = install("rocm")
+NEEDED = ("AMD GPU", "CuPy for ROCm", "ROCm", "AMD compiler", "AMD driver")  # to run a kernel
 
 DATA_TYPES = {"float16": 150, "float32": 151, "bfloat16": 168}  # rocblas_datatype
 OPERATIONS = {"N": 111, "T": 112}  # rocblas_operation: a factor as it is, transposed
@@ -215,3 +218,68 @@ def _import_cupy() -> Any:
 def count() -> int:
     """How many GPUs CuPy sees; 0 where it cannot tell."""
     return count_gpus(_import_cupy)
+
+
+# ---- what this machine has for AMD's GPUs, and what to do about the rest -------------------------
+
+
+def findings() -> list[Finding]:
+    """Everything that is looked at; without a driver, only what needs no GPU."""
+    if not has_driver():
+        return [clang(), driver()]
+    return [clang(), driver(), rocm(), cupy(), card()]
+
+
+def clang() -> Finding:
+    """clang: a kernel is compiled for a GPU with or without one."""
+    try:
+        found = find_clang()
+    except LadderError as error:
+        what, _, remedy = str(error).rpartition(": ")
+        return Finding("AMD compiler", what, f"to compile for AMD's GPUs: {remedy}")
+    return Finding("AMD compiler", f"clang {found.version} ({found.program})")
+
+
+def driver() -> Finding:
+    if not has_driver():
+        return Finding("AMD driver", "none", "only --device hip needs one, and an AMD GPU")
+    if not os.access(DRIVER, os.R_OK | os.W_OK):
+        remedy = "sudo usermod --append --groups render,video $USER, and log in again"
+        return Finding("AMD driver", f"{DRIVER} cannot be opened by this user", remedy)
+    return Finding("AMD driver", str(DRIVER))
+
+
+def rocm() -> Finding:
+    """ROCm's libraries, which CuPy's wheel uses; its compiler is not needed."""
+    installed = release()
+    if installed is None:
+        remedy = "install ROCm 7: https://rocm.docs.amd.com/projects/install-on-linux"
+        return Finding("ROCm", f"none ({RELEASE} is missing)", remedy)
+    if not installed.startswith("7."):
+        return Finding("ROCm", installed, "CuPy's wheel is made for ROCm 7: install that")
+    return Finding("ROCm", installed)
+
+
+def cupy() -> Finding:
+    names = [distribution.name for distribution in importlib.metadata.distributions()]
+    wheels = sorted(name for name in names if name and name.startswith("cupy"))
+    if not wheels:
+        return Finding("CuPy for ROCm", "none", f"--device hip needs it: {INSTALL}")
+    if len(wheels) > 1:
+        found = ", ".join(wheels)
+        return Finding("CuPy for ROCm", found, "only one can work: uninstall the others")
+    if not wheels[0].startswith("cupy-rocm"):
+        remedy = f"{pip(f'uninstall {wheels[0]}')}, and {INSTALL}"
+        return Finding("CuPy for ROCm", f"{wheels[0]} is for NVIDIA's GPUs", remedy)
+    return Finding("CuPy for ROCm", f"{wheels[0]} {importlib.metadata.version(wheels[0])}")
+
+
+def card() -> Finding:
+    """The first AMD GPU."""
+    try:
+        gpu = Hip()
+    except LadderError as error:
+        what, _, remedy = str(error).partition("; ")
+        return Finding("AMD GPU", what, remedy or "see the lines above")
+    text = f"{gpu.name} ({gpu.arch}), waves of {gpu.warp}"
+    return Finding("AMD GPU", f"{text}: no AMD GPU has been tried; doc/amd.md says what to send")

@@ -13,7 +13,7 @@ another wave has written without a barrier. doc/amd.md says what it does not mod
                   parts.py and access.py
     waves.py      registers and masks, and what waves share; waits.py, what they wait for;
                   memory.py, what they address
-    schedule.py   lets the waves run; kernel.py, a launch
+    kernel.py     a launch, and lets its waves run
 """
 
 import os
