@@ -47,7 +47,6 @@ from ladder.core.show.pictures import timeline as timeline_pictures
 from ladder.core.show.pictures import waits as wait_pictures
 from ladder.core.show.pictures.drawing import Drawing
 from ladder.core.show.pictures.replay import Durations
-from ladder.core.show.traffic import beside_least
 from ladder.core.verify import check as checker
 from ladder.core.verify import sandbox
 from ladder.core.verify.inputs import scalars
@@ -164,7 +163,7 @@ def puzzle(
     except LadderError:  # a race, or an access outside of an array: the verdict has said so
         return
     if passed or "The result is right" in text:
-        print(beside_least(contract, report, dims))
+        print(tracer.beside_least(contract, report, dims))
     title = f"{rung.idea}, {format_dims(dims)}"
     if any(access.space == "global" for access in report.accesses):
         _draw(accesses.of_report(report, rung, title).svg())
