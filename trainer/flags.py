@@ -34,7 +34,7 @@ Fusion = Literal[
     "matmul_relu_backward",
     "matmul_crossentropy",
 ]
-SCHEDULES: tuple[Schedule, ...] = get_args(Schedule)  # how each runs: trainer/engine/schedule.py
+SCHEDULES: tuple[Schedule, ...] = get_args(Schedule)  # how each runs: trainer/engine/steps.py
 FUSIONS: tuple[Fusion, ...] = get_args(Fusion)  # what each fuses: trainer/model/fusion.py
 DATASETS = (
     *("tinyshakespeare", "tinystories", "fineweb", "fineweb-100B", "fineweb-edu"),

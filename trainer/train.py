@@ -25,8 +25,7 @@ from trainer.files import trackers
 from trainer.files.resume import check_directory, how_to_go_on, run_directory
 from trainer.flags import Flags
 from trainer.open import Run, open_run
-from trainer.ranks.group import ALONE, Group
-from trainer.ranks.interrupt import Interrupt
+from trainer.ranks.group import ALONE, Group, Interrupt
 from trainer.report import Report, Silent, explaining_faults, open_console
 
 

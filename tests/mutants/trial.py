@@ -24,7 +24,7 @@ from pathlib import Path
 
 from ladder.core.common import cache
 from ladder.core.common.errors import CompileError, LadderError
-from ladder.core.common.host import cores
+from ladder.core.common.install import cores
 from ladder.core.contract import rung_file
 from ladder.core.contract.ladder import Ladder, find
 from ladder.core.contract.op import DTYPES

@@ -11,7 +11,7 @@ from ladder.core.emulator.report import Access
 from ladder.core.show.pictures import banks, fragments
 from ladder.core.show.pictures.drawing import COLOURS
 from ladder.core.show.pictures.recording import WARPGROUP, Event
-from ladder.core.show.pictures.replay import Durations, Replay
+from ladder.core.show.pictures.timeline import Durations, Replay
 
 pytestmark = pytest.mark.site
 

@@ -12,8 +12,7 @@ from tests.trainer.tiny import PARAMETERS, SHAPE, parameters, resolved, run, sav
 from trainer import open as opening
 from trainer.data.datasets import TokenLoader, prepare
 from trainer.engine import rung_choice
-from trainer.engine.debug import watch_of
-from trainer.engine.engine import Engine
+from trainer.engine.engine import Engine, watch_of
 from trainer.engine.passes import validate
 from trainer.engine.steps import GROWTH_INTERVAL, NOT_FINITE, LossScale, Steps
 from trainer.files import checkpoint, logs

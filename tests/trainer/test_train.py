@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ladder.core.common import host
+from ladder.core.common import install
 from ladder.core.common.errors import LadderError
 from ladder.core.common.files import alone_in
 from ladder.core.contract.ladder import find
@@ -427,7 +427,7 @@ def test_a_run_takes_nothing_that_macos_lacks(tmp_path, monkeypatch):
     monkeypatch.setattr(memory.resource, "getrlimit", lambda what: (1 << 40, 1 << 40))
     run(tmp_path, keep_model=True)
     assert open_generator(Flags(model=str(tmp_path / "run"), device="cpu"))
-    assert host.cores() == os.cpu_count()
+    assert install.cores() == os.cpu_count()
 
 
 def test_memory_that_runs_out_all_the_same_is_one_line():

@@ -18,8 +18,7 @@ from ladder.core.common.install import install
 from trainer.commands import torch_gpt2
 from trainer.commands.parser import build_parser
 from trainer.commands.torch_gpt2 import MODES, WARM_UP, Mode, TorchTraining
-from trainer.engine.schedule import rate_of
-from trainer.engine.steps import Steps
+from trainer.engine.steps import Steps, rate_of
 from trainer.flags import Flags, TrainConfig
 from trainer.model.gpt2 import GPT2Config
 from trainer.open import Run, open_run

@@ -24,7 +24,7 @@ from trainer.data.tokenizers import Tokenizer
 from trainer.engine.generation import decode_stream, encode_prompt
 from trainer.flags import Flags
 from trainer.open import of_newest_run
-from trainer.ranks.interrupt import Interrupt
+from trainer.ranks.group import Interrupt
 from trainer.report import printable
 
 

@@ -13,8 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from ladder.core.common.command_line import Parser
-from ladder.core.common.host import cores
-from ladder.core.common.install import Finding, pip
+from ladder.core.common.install import Finding, cores, pip
 from ladder.core.device.open import GPUS, Cpu, device_findings
 from ladder.core.measure.roofline import measured_roof
 from trainer.data.datasets import data_directory

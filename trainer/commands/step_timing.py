@@ -25,7 +25,7 @@ import numpy as np
 from ladder.core.common import cache, files
 from ladder.core.common.command_line import Parser
 from ladder.core.common.errors import LadderError
-from ladder.core.common.host import cores
+from ladder.core.common.install import cores
 from ladder.core.contract.device import Communicator, Device
 from ladder.core.contract.rung_file import Rung
 from ladder.core.measure import results

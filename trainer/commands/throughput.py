@@ -12,7 +12,7 @@ import numpy as np
 
 from ladder.core.common.errors import LadderError
 from ladder.core.common.files import read_json
-from ladder.core.common.host import peak_memory
+from ladder.core.common.install import peak_memory
 from ladder.core.contract.ladder import find
 from ladder.core.measure import results
 from trainer.commands import gpu_condition, step_timing

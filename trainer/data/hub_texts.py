@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ladder.core.common.errors import LadderError
 from ladder.core.common.files import atomic_write
-from ladder.core.common.host import cores
+from ladder.core.common.install import cores
 from trainer.data import shards
 from trainer.data.hub import UNREAD, HubText, Position, fetch_file, list_files, own_documents
 from trainer.data.sets import Prepared, note_complete, remove_others, use_or_make

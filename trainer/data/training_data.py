@@ -11,9 +11,9 @@ from trainer.data.benchmarks import prepare_benchmark
 from trainer.data.datasets import data_directory, play_instead, prepare, token_files
 from trainer.data.download import DownloadError
 from trainer.data.multiple_choice import Example
-from trainer.data.random_offsets import RandomOffsetLoader
 from trainer.data.token_files import (
     Loader,
+    RandomOffsetLoader,
     TokenLoader,
     find_shards,
     is_text,

@@ -30,8 +30,8 @@ from trainer.model.model_config import ModelConfig
 from trainer.model.program import Program, build
 from trainer.notebook.exercises import check_floor, check_order, mlp_backward
 from trainer.notebook.small_run import Run, start
-from trainer.plots import number_formats, training_step
 from trainer.plots import runs as plots
+from trainer.plots import training_step
 
 # what the notebook calls from here although it stands elsewhere
 __all__ = ["check_floor", "check_order", "mlp_backward", "start"]
@@ -111,7 +111,7 @@ def formats(run: Run, scale: float, mark: str, size: float) -> None:
     """What number formats can hold, above the gradients of a run, plain and times a loss scale;
     `mark` names another gradient, of a given size."""
     title = "What three number formats can hold, and the sizes of gradients"
-    draw(number_formats.formats(run.activation_gradients(), scale, (mark, size), title), title)
+    draw(training_step.formats(run.activation_gradients(), scale, (mark, size), title), title)
 
 
 def add_up(start: float, step: float, count: int) -> dict[str, np.ndarray]:
@@ -133,7 +133,7 @@ def add_up(start: float, step: float, count: int) -> dict[str, np.ndarray]:
 def drift(start: float, step: float, count: int) -> None:
     """The same as a picture."""
     title = f"{count} updates of {step:g} to a weight of {start:g}"
-    draw(number_formats.drift(add_up(start, step, count), title), title)
+    draw(training_step.drift(add_up(start, step, count), title), title)
 
 
 # ---- what was measured --------------------------------------------------------------------------

@@ -16,8 +16,7 @@ from trainer.data import download
 from trainer.data.datasets import data_directory
 from trainer.data.token_files import find_shards, read_tokens
 from trainer.data.training_data import open_data, open_loaders
-from trainer.engine.debug import watch_of
-from trainer.engine.engine import Engine
+from trainer.engine.engine import Engine, watch_of
 from trainer.engine.generation import Predictor, decode_stream, encode_prompt, generate
 from trainer.engine.rung_map import with_rung
 from trainer.engine.steps import StepOutcome, Steps

@@ -10,8 +10,7 @@ import time
 from collections.abc import Mapping, Sequence
 from types import FrameType
 
-from ladder.core.common.host import cores
-from ladder.core.common.install import ROOT
+from ladder.core.common.install import ROOT, cores
 from trainer.ranks.launch import FOLDER, number_in
 
 GRACE = 10.0  # seconds that the others have to end by themselves once a rank has ended badly

@@ -34,7 +34,7 @@ from typing import Any, NoReturn, TextIO, TypeVar, cast
 
 from ladder.core.common import cache
 from ladder.core.common.errors import CompileError, LadderError
-from ladder.core.common.host import cores
+from ladder.core.common.install import cores
 
 # Programs, libraries, and what they ask of the machine: nobody's own files.
 SYSTEM = (

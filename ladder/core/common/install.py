@@ -1,7 +1,8 @@
-"""How this program was installed, the command that installs a package for its Python, and what a
-report on this machine says of one."""
+"""How this program was installed, the command that installs a package for its Python, what a report
+on this machine says of one, and what the machine lets a process have."""
 
 import os
+import resource
 import sys
 import tempfile
 from contextlib import suppress
@@ -44,3 +45,16 @@ class Finding:
     what: str
     found: str
     remedy: str | None = None
+
+
+def cores() -> int:
+    """How many CPU cores this process may use; on macOS, which has no such limit, all."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def peak_memory() -> int:
+    """The most bytes of memory that this process has had; Linux counts in KiB, macOS in bytes."""
+    unit = 1 if sys.platform == "darwin" else 1024
+    return unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

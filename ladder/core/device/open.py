@@ -14,7 +14,6 @@ import numpy as np
 
 from ladder.core.amd.hip import compiler as hip_compiler
 from ladder.core.amd.hip import gpu as hip
-from ladder.core.amd.hip import installation as hip_installation
 from ladder.core.amd.isa.gpu import ARCHITECTURES, Isa
 from ladder.core.common import cache
 from ladder.core.common.command_line import did_you_mean
@@ -66,8 +65,8 @@ GPUS = {
         hip.Hip,
         hip.has_driver,
         hip.count,
-        hip_installation.findings,
-        hip_installation.NEEDED,
+        hip.findings,
+        hip.NEEDED,
         hip.VISIBLE,
     ),
 }

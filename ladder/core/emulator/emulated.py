@@ -27,7 +27,7 @@ from typing import Any, Literal
 import numpy as np
 
 from ladder.core.common.errors import CompileError, LadderError
-from ladder.core.common.host import cores
+from ladder.core.common.install import cores
 from ladder.core.contract.device import Device, refuse_tile
 from ladder.core.contract.device_code import code_identity
 from ladder.core.contract.op import REALS

@@ -6,7 +6,7 @@ import math
 import re
 import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,11 +14,12 @@ from typing import Any
 import numpy as np
 
 from ladder.core.common.errors import LadderError
+from ladder.core.common.files import read_text
 from ladder.core.contract.device import aligned_empty
 from ladder.core.contract.launch_plan import Launch
 from ladder.core.contract.peers import Peers, by_value
-from ladder.core.emulator import source, timeline
-from ladder.core.emulator.locate import MISSING, Locator
+from ladder.core.contract.rung_file import MOST_BYTES
+from ladder.core.emulator import report, source
 from ladder.core.emulator.report import Access, LineCount, Problem, Report, Site, Timeline
 from ladder.core.emulator.structures import (
     ACCESSES,
@@ -34,7 +35,7 @@ from ladder.core.emulator.structures import (
     CSite,
     CWhere,
 )
-from ladder.core.emulator.toolchain import line_tool, runtime
+from ladder.core.emulator.toolchain import INCLUDE, line_tool, name_lines, runtime
 
 MOST_PARAMETERS = 128
 PARAMETER_KINDS = {b"p": "a pointer", b"f": "floating point", b"i": "an integer", b"s": "a struct"}
@@ -47,6 +48,7 @@ Line = tuple[str, int]  # a file and the number of a line in it; 0 where it is n
 
 
 BESIDE = 4096  # bytes from a buffer within which an access was most likely meant for it
+MISSING = "source lines need addr2line: install binutils or llvm"
 LAUNCH_LIMIT = ", the limit of a launch"  # in the message on a kernel that does not end
 
 
@@ -103,6 +105,57 @@ class Record:
     def clear(self) -> None:
         for found in (self.lines, self.problems, self.accesses, self.timelines):
             found.clear()
+
+
+class Locator:
+    """The source lines that the instructions of one kernel library were compiled from: asked for
+    in one go, and remembered."""
+
+    def __init__(self, library: Path, path: Path):
+        self.library = library
+        self.source = str(path)
+        self._known: dict[int, Line] = {}
+
+    def text(self) -> str:
+        """The kernel's file without its comments; "" where it cannot be read any more."""
+        try:
+            return source.without_comments(read_text(self.source, MOST_BYTES))
+        except LadderError:
+            return ""
+
+    def find(self, addresses: Iterable[int]) -> dict[int, Line]:
+        """(file, line) of each return address, relative to the start of the library.
+
+        Where a function was inlined the line that counts is the kernel file's own, else the first
+        one outside of the emulator's headers. Line 0: not known.
+        """
+        wanted = sorted(set(addresses))
+        new = [address for address in wanted if address not in self._known]
+        if new and line_tool():
+            frames = self._ask(new)
+            self._known.update(zip(new, map(self._choose, frames), strict=True))
+        return {address: self._known.get(address, (self.source, 0)) for address in wanted}
+
+    def _ask(self, addresses: list[int]) -> list[list[Line]]:
+        """The frames of each address, innermost first."""
+        # A return address is behind the call; one byte less is in it.
+        text = "".join(f"{address - 1:#x}\n" for address in addresses)
+        frames: list[list[Line]] = []
+        for line in name_lines(str(self.library), text).splitlines():
+            if line.startswith("0x"):
+                frames.append([])
+                continue
+            file, _, number = line.split(" (")[0].rpartition(":")
+            if number.isdigit() and file != "??":
+                frames[-1].append((file, int(number)))
+        if len(frames) != len(addresses):
+            return [[] for _ in addresses]
+        return frames
+
+    def _choose(self, frames: list[Line]) -> Line:
+        ours = [frame for frame in frames if frame[0] == self.source]
+        others = [frame for frame in frames if not frame[0].startswith(str(INCLUDE))]
+        return next(iter(ours or others or frames), (self.source, 0))
 
 
 @functools.cache
@@ -258,7 +311,7 @@ class EmulatedKernel:
         self._record.problems += problems
         if self._settings.record:
             said.sort(key=lambda pair: pair[1].kind == UNINITIALISED)  # as in KernelError
-            seen = timeline.read(self.name, events, self._settings.early, said, locate)
+            seen = report.timeline_of(self.name, events, self._settings.early, said, locate)
             self._record.timelines.append(seen)
         known = [self._site(site, locate) for site in sites]
         for key, site in zip(known, sites, strict=True):

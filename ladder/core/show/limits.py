@@ -21,7 +21,7 @@ from ladder.core.emulator.report import LineCount, Report
 from ladder.core.show import trace
 from ladder.core.show.pictures import links, recording, ring
 from ladder.core.show.pictures.accesses import touched_sectors
-from ladder.core.show.pictures.runs import ALL, recorded
+from ladder.core.show.trace import ALL, recorded
 from ladder.core.verify.check import check_case
 
 WARP = 32  # lanes, whose multiply-adds are one instruction

@@ -46,8 +46,6 @@ from ladder.core.show.pictures import spec as spec_pictures
 from ladder.core.show.pictures import timeline as timeline_pictures
 from ladder.core.show.pictures import waits as wait_pictures
 from ladder.core.show.pictures.drawing import Drawing
-from ladder.core.show.pictures.replay import Durations
-from ladder.core.show.traffic import beside_least
 from ladder.core.verify import check as checker
 from ladder.core.verify import sandbox
 from ladder.core.verify.inputs import scalars
@@ -164,7 +162,7 @@ def puzzle(
     except LadderError:  # a race, or an access outside of an array: the verdict has said so
         return
     if passed or "The result is right" in text:
-        print(beside_least(contract, report, dims))
+        print(tracer.beside_least(contract, report, dims))
     title = f"{rung.idea}, {format_dims(dims)}"
     if any(access.space == "global" for access in report.accesses):
         _draw(accesses.of_report(report, rung, title).svg())
@@ -326,7 +324,8 @@ def timeline(
     rung = rung_of(op, kernel)
     events = recording.record_kernel(op, rung, dtype, dims)
     title = rung.name if rung.number else rung.idea
-    drawing = timeline_pictures.of_events(title, events, Durations(5, 2, 1), until=until)
+    lasts = timeline_pictures.Durations(5, 2, 1)
+    drawing = timeline_pictures.of_events(title, events, lasts, until=until)
     _draw(drawing.svg())
 
 

@@ -75,7 +75,6 @@ from ladder.core.device.cuda import compiler
 from ladder.core.show import citations, pictures, source_code, tables, trace
 from ladder.core.show.every_rung import template
 from ladder.core.show.machine import machine_table, resources_table
-from ladder.core.show.traffic import reuse_table, traffic_table
 
 ROOT = PACKAGE.parent
 MOST_LINES = 40  # of a diff in a notebook: more than fit a screen are not read
@@ -389,14 +388,14 @@ def reuse(
 ) -> str:
     if warp not in ("32", "64"):
         raise ValueError(f"a warp has 32 or 64 lanes, not {warp}")
-    table = functools.partial(reuse_table, warp=64 if warp == "64" else 32)
+    table = functools.partial(trace.reuse_table, warp=64 if warp == "64" else 32)
     dims, more = source_code.parse_shape(find(op).op, shape), [warp] if warp == "64" else []
     return _made(place, table, "reuse", op, ids, dtype, dims, *more)
 
 
 def traffic(place: Place, op: str, *ids: str, dtype: str = "float32", shape: str = "") -> str:
     dims = source_code.parse_shape(find(op).op, shape)
-    return _made(place, traffic_table, "traffic", op, ids, dtype, dims)
+    return _made(place, trace.traffic_table, "traffic", op, ids, dtype, dims)
 
 
 def machine(

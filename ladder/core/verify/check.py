@@ -17,7 +17,7 @@ What a rung must survive, for each dtype and shape:
                 which a user's own file has only where they are asked for
     again       at the first shape, the call that counts is the eleventh in the same storage, and
                 the ten before it had other contents: what a kernel keeps is of no use to it
-    far         of arrays of more than 2^31 elements, the last block stays within (far.py)
+    far         of arrays of more than 2^31 elements, the last block stays within (variants.py)
     cases       the op's other settings, values and places in memory, at the largest shapes;
                 without the hard ones if the header says `Accurate: no`
 
@@ -47,13 +47,12 @@ from ladder.core.contract.rung_file import Rung
 from ladder.core.emulator.emulated import Emulated
 from ladder.core.emulator.kernel import LAUNCH_LIMIT
 from ladder.core.verify.cases import cases
-from ladder.core.verify.far import out_of_reach
 from ladder.core.verify.guards import WRITES, Guarded, GuardedRows, guarded
 from ladder.core.verify.inputs import NORMAL, Arrays, make_inputs, scalars, starts
 from ladder.core.verify.patterns import EVERY, SAME_ROWS, UNWRITTEN
 from ladder.core.verify.shapes import derive_shapes
 from ladder.core.verify.tolerance import INDENT, Expected
-from ladder.core.verify.variants import name_for, variants, watching
+from ladder.core.verify.variants import name_for, out_of_reach, variants, watching
 
 FEW_SHAPES = 5  # of a check with `few`
 FEW_ORDERS = 2  # of these, the first: under every width of the warp and order of threads
@@ -63,7 +62,7 @@ MOST_CASE_FLOPS = 2e7  # of one that is derived
 FEW_CASE_BYTES = 256 << 10  # of the one that a brief check takes, if there is one as small
 MOST_BYTES = 64 << 20  # of a shape on the GPU: the float64 reference takes a second or two
 CALLS_BEFORE = 10  # in the same storage, at the first shape
-LAST_BLOCK = "the last block alone"  # far.py
+LAST_BLOCK = "the last block alone"  # variants.py
 LANES = 32  # of a warp; another size leaves some of them without an element
 NO_VALUE = "right while variables without a value hold no 0: one of them has a part in the result"
 NARROW = (

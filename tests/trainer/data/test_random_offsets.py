@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from ladder.core.common.errors import LadderError
-from trainer.data.random_offsets import RandomOffsetLoader
-from trainer.data.token_files import TokenLoader, write_tokens
+from trainer.data.token_files import RandomOffsetLoader, TokenLoader, write_tokens
 
 SIZES = {"x_0.bin": 9, "x_1.bin": 4, "x_2.bin": 30}  # tokens; the second holds one row of 3
 FIRST = [222, 200, 221, 207]  # where the rows of the first batch begin, by seed 7

@@ -9,7 +9,7 @@ from ladder.core.common.errors import DeviceFault, LadderError
 from ladder.core.contract.ladder import find
 from ladder.core.device.open import Cpu
 from tests.trainer.tiny import needs_compiler, run, settings
-from trainer.engine.debug import wait
+from trainer.engine.engine import wait
 from trainer.engine.steps import Steps
 from trainer.files import checkpoint
 from trainer.flags import Flags

@@ -7,7 +7,7 @@ from ladder.core.common.errors import LadderError
 from ladder.core.contract.ladder import find
 from ladder.core.contract.target import Target
 from ladder.core.device.open import Cpu
-from trainer.engine import device_choice as choice
+from trainer import open as choice
 from trainer.flags import DeviceChoice
 from trainer.model.program import build
 from trainer.model.registry import SIZES

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from trainer.engine.schedule import WINDOW, OutlierDetector, rate_of
+from trainer.engine.steps import WINDOW, OutlierDetector, rate_of
 from trainer.flags import SCHEDULES
 
 RUN = {"lr": 2.0, "warmup": 10, "steps": 110, "final_lr": 0.1}

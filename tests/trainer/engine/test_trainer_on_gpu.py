@@ -22,8 +22,7 @@ from tests.trainer.tiny import (
     save_model,
 )
 from trainer.engine import kernels
-from trainer.engine.debug import find_not_finite
-from trainer.engine.engine import Engine
+from trainer.engine.engine import Engine, find_not_finite
 from trainer.files import checkpoint
 from trainer.model.fusion import FUSIONS
 from trainer.model.gpt2 import GPT2Config

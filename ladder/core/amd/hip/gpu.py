@@ -11,28 +11,81 @@ tested with a runtime that is made up: no AMD GPU has run it. Where HIP has less
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import functools
-from collections.abc import Callable, Mapping
+import importlib.metadata
+import os
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ladder.core.amd.hip import compiler, rocblas
+from ladder.core.amd.hip import compiler
 from ladder.core.amd.hip.compiler import find_clang
 from ladder.core.common.errors import DeviceFault, LadderError
-from ladder.core.common.install import install
+from ladder.core.common.install import Finding, install, pip
 from ladder.core.contract.launch_plan import Launch
 from ladder.core.contract.rung_file import Rung
 from ladder.core.contract.target import Target
+from ladder.core.device.cupy.blas import WORKSPACE_BYTES, Multiplier
 from ladder.core.device.cupy.gpu import CupyGpu, CupyKernel, count_gpus, said, why_no_import
+from ladder.core.device.cupy.protocol import Gpu
 
 DRIVER = Path("/dev/kfd")  # of the kernel's module amdgpu: what computes goes through it
 RELEASE = Path("/opt/rocm/.info/version")
 MOST_THREADS = (1 << 32) - 1  # of a grid, in each direction
 VISIBLE = ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
 INSTALL = install("rocm")
+NEEDED = ("AMD GPU", "CuPy for ROCm", "ROCm", "AMD compiler", "AMD driver")  # to run a kernel
+
+DATA_TYPES = {"float16": 150, "float32": 151, "bfloat16": 168}  # rocblas_datatype
+OPERATIONS = {"N": 111, "T": 112}  # rocblas_operation: a factor as it is, transposed
+STANDARD = 0  # rocblas_gemm_algo
+INSTALLED, SONAME = Path("/opt/rocm/lib/librocblas.so.5"), "librocblas.so.5"  # of ROCm 7
+
+
+class RocBlas(Multiplier):
+    """rocBLAS: one matrix product, on a device's stream, as a measuring stick.
+
+    Its interface is the same since ROCm 4, while that of hipBLAS, which calls it, has changed.
+    https://rocm.docs.amd.com/projects/rocBLAS/en/latest/reference/level-3-gemm.html
+    """
+
+    title, types, operations = "rocBLAS", DATA_TYPES, OPERATIONS
+
+    def __init__(self, gpu: Gpu) -> None:
+        """Raises LadderError where there is no rocBLAS."""
+        self._library = load_rocblas()
+        super().__init__(gpu)
+
+    def create(self, handle: ctypes.c_void_p) -> int:
+        return int(self._library.rocblas_create_handle(ctypes.byref(handle)))
+
+    def set_up(
+        self, handle: ctypes.c_void_p, stream: ctypes.c_void_p, workspace: ctypes.c_void_p
+    ) -> Iterator[int]:
+        yield self._library.rocblas_set_stream(handle, stream)
+        size = ctypes.c_size_t(WORKSPACE_BYTES)
+        yield self._library.rocblas_set_workspace(handle, workspace, size)
+
+    def multiply(self, handle: ctypes.c_void_p, *arguments: Any) -> int:
+        *_, address, kind, length = arguments  # what is added to, and again: what is written
+        accumulator, solution, flags = DATA_TYPES["float32"], 0, 0  # it chooses the solution
+        written = address, kind, length, accumulator, STANDARD, solution, flags
+        return int(self._library.rocblas_gemm_ex(handle, *arguments, *written))
+
+
+def load_rocblas() -> Any:
+    """The librocblas of this machine."""
+    name = str(INSTALLED) if INSTALLED.exists() else SONAME
+    try:
+        return ctypes.CDLL(name)
+    except OSError as error:
+        raise LadderError(
+            f"rocBLAS does not load ({error}): install ROCm 7, which has it"
+        ) from None
 
 
 class HipKernel(CupyKernel):
@@ -74,13 +127,13 @@ class Hip(CupyGpu):
         self._records_graphs = True
         self._attach(index)
 
-    def matrix_product(self, tf32: bool = False) -> rocblas.RocBlas | None:
+    def matrix_product(self, tf32: bool = False) -> RocBlas | None:
         """No TF32 here."""
         return None if tf32 else self._product
 
     @functools.cached_property
-    def _product(self) -> rocblas.RocBlas:
-        return rocblas.RocBlas(self)
+    def _product(self) -> RocBlas:
+        return RocBlas(self)
 
     def tensor_map(self, array: Any, box: tuple[int, int], tf32: bool = False) -> np.void:
         raise LadderError(f"{self.name} has no TMA to copy tiles")
@@ -165,3 +218,68 @@ def _import_cupy() -> Any:
 def count() -> int:
     """How many GPUs CuPy sees; 0 where it cannot tell."""
     return count_gpus(_import_cupy)
+
+
+# ---- what this machine has for AMD's GPUs, and what to do about the rest -------------------------
+
+
+def findings() -> list[Finding]:
+    """Everything that is looked at; without a driver, only what needs no GPU."""
+    if not has_driver():
+        return [clang(), driver()]
+    return [clang(), driver(), rocm(), cupy(), card()]
+
+
+def clang() -> Finding:
+    """clang: a kernel is compiled for a GPU with or without one."""
+    try:
+        found = find_clang()
+    except LadderError as error:
+        what, _, remedy = str(error).rpartition(": ")
+        return Finding("AMD compiler", what, f"to compile for AMD's GPUs: {remedy}")
+    return Finding("AMD compiler", f"clang {found.version} ({found.program})")
+
+
+def driver() -> Finding:
+    if not has_driver():
+        return Finding("AMD driver", "none", "only --device hip needs one, and an AMD GPU")
+    if not os.access(DRIVER, os.R_OK | os.W_OK):
+        remedy = "sudo usermod --append --groups render,video $USER, and log in again"
+        return Finding("AMD driver", f"{DRIVER} cannot be opened by this user", remedy)
+    return Finding("AMD driver", str(DRIVER))
+
+
+def rocm() -> Finding:
+    """ROCm's libraries, which CuPy's wheel uses; its compiler is not needed."""
+    installed = release()
+    if installed is None:
+        remedy = "install ROCm 7: https://rocm.docs.amd.com/projects/install-on-linux"
+        return Finding("ROCm", f"none ({RELEASE} is missing)", remedy)
+    if not installed.startswith("7."):
+        return Finding("ROCm", installed, "CuPy's wheel is made for ROCm 7: install that")
+    return Finding("ROCm", installed)
+
+
+def cupy() -> Finding:
+    names = [distribution.name for distribution in importlib.metadata.distributions()]
+    wheels = sorted(name for name in names if name and name.startswith("cupy"))
+    if not wheels:
+        return Finding("CuPy for ROCm", "none", f"--device hip needs it: {INSTALL}")
+    if len(wheels) > 1:
+        found = ", ".join(wheels)
+        return Finding("CuPy for ROCm", found, "only one can work: uninstall the others")
+    if not wheels[0].startswith("cupy-rocm"):
+        remedy = f"{pip(f'uninstall {wheels[0]}')}, and {INSTALL}"
+        return Finding("CuPy for ROCm", f"{wheels[0]} is for NVIDIA's GPUs", remedy)
+    return Finding("CuPy for ROCm", f"{wheels[0]} {importlib.metadata.version(wheels[0])}")
+
+
+def card() -> Finding:
+    """The first AMD GPU."""
+    try:
+        gpu = Hip()
+    except LadderError as error:
+        what, _, remedy = str(error).partition("; ")
+        return Finding("AMD GPU", what, remedy or "see the lines above")
+    text = f"{gpu.name} ({gpu.arch}), waves of {gpu.warp}"
+    return Finding("AMD GPU", f"{text}: no AMD GPU has been tried; doc/amd.md says what to send")

@@ -1,4 +1,4 @@
-"""Loads and stores: of global and flat addresses, scratch memory, LDS, and scalar loads.
+"""Loads, stores and atomics: of global and flat addresses, scratch memory, LDS, and scalar loads.
 
     global_load_b128 v[2:5], v[0:1], off offset:16      address: 64 bits of registers
     global_store_b32 v3, v7, s[4:5]                     address: v3 (32 bits) + s[4:5]
@@ -6,12 +6,15 @@
     buffer_load_dword v0, v1, s[0:3], 0 offen           the same on CDNA 2 and RDNA 2
     ds_load_2addr_b32 v[4:5], v9 offset0:2 offset1:3    two places of LDS, in units of 4 bytes
     s_load_b64 s[2:3], s[0:1], 0x30
+    global_atomic_add_f32 v1, v2, s[4:5]                adds v2; nothing comes back
+    global_atomic_cmpswap_b32 v4, v1, v[2:3], s[4:5] glc    the old value comes back in v4
+    ds_add_u32 v0, v1
 
 Each of them is counted in a queue (waits.py), and the registers that it writes are marked there.
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,6 +25,7 @@ from ladder.core.amd.isa.operands import APERTURES, Operand, Read, reader, touch
 from ladder.core.amd.isa.program import Line
 from ladder.core.amd.isa.waits import FLAT_LDS, FLAT_MEMORY, LDS, LOADS, SCALAR, STORES, Queue
 from ladder.core.amd.isa.waves import Machine, Step, Waves
+from ladder.core.common.errors import LadderError
 
 _SIZES: Mapping[str, int] = {
     **{"u8": 1, "i8": 1, "b8": 1, "ubyte": 1, "sbyte": 1, "byte": 1},
@@ -33,6 +37,22 @@ _SIGNED = ("i8", "i16", "sbyte", "sshort")
 _MOVE = re.compile(
     r"(global|flat|scratch|buffer|ds)_(load|store|read|write)(2st64|2|_2addr_stride64|_2addr)?_(\w+)"
 )
+_ATOMIC = re.compile(r"(global|flat|ds)_(?:atomic_)?(?P<what>[a-z]+)(?:_rtn)?(?:_(?P<type>\w+))?")
+
+# old value, operand -> new value
+ATOMICS: Mapping[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
+    "add": np.add,
+    "sub": np.subtract,
+    "and": np.bitwise_and,
+    "or": np.bitwise_or,
+    "xor": np.bitwise_xor,
+    "min": np.minimum,
+    "max": np.maximum,
+    "swap": lambda old, new: new,
+    "wrxchg": lambda old, new: new,
+    # The operand is a pair of registers: the new value, and above it the one to compare with.
+    "cmpswap": lambda old, pair: np.where(old == pair >> 32, pair, old).astype(np.uint32),
+}
 
 
 @dataclass(frozen=True)
@@ -272,3 +292,54 @@ def scalar_load(instruction: Instruction) -> Step | None:
                 waves.s[target.first + register, part.lanes, 0] = values[:, register]
 
     return Step(run, touched(operands[1:]), line)
+
+
+def atomic(instruction: Instruction) -> Step | None:
+    """The step of an atomic operation; lanes take their turn in order."""
+    opcode, operands, modifiers, line, index, arch = instruction
+    match = _ATOMIC.fullmatch(opcode)
+    if match is None or match["what"] not in ATOMICS:
+        return None
+    space, what = match[1], match["what"]
+    kind = match["type"] or "u32"
+    size = 8 if kind.endswith(("64", "x2")) else 4
+    dtype = np.dtype({"f": f"f{size}", "i": f"i{size}"}.get(kind[0], f"u{size}"))
+    pairs = what == "cmpswap"
+    if size != 4 or (pairs and space == "ds"):
+        raise LadderError("atomics of this type are not interpreted")
+    sources = 2 if space in ("ds", "flat") else 3
+    returns = len(operands) > sources
+    target, rest = (operands[0], operands[1:]) if returns else (None, operands)
+    offset = offsets_of(modifiers).get("offset", 0)
+    data, given = reader(rest[1], "u64" if pairs else "u32"), np.uint64 if pairs else dtype
+    if space == "ds":
+        address = Address("ds", (reader(rest[0], "u32"),), offset)
+    else:
+        address = global_address(space, [rest[0], *rest[2:]], offset)
+    function = ATOMICS[what]
+    queues = queues_of(space, returns, arch)
+    written = target.registers() if target else range(0)
+
+    def run(waves: Waves, machine: Machine) -> None:
+        waves.outstanding.issue(queues, written, line)
+        if not waves.active.any():
+            return
+        values = np.broadcast_to(data(waves), waves.active.shape)[waves.active].view(given)
+        before = np.empty(len(values), dtype)
+        for part in address.parts(waves, machine, Request(line, "writes", size)):
+            if part.content is machine.lds:
+                note(waves, machine, part, size, index, written=True, atomic=True)
+            if (part.places & 3).any():
+                raise line.problem("is atomic, and not at a multiple of 4 bytes")
+            words, places = part.content.words.view(dtype), part.places >> 2
+            if what == "add" and target is None:
+                np.add.at(words, places, values[part.lanes])
+            else:
+                lanes = np.arange(len(values))[part.lanes]
+                for lane, place in zip(lanes, places, strict=True):
+                    before[lane] = words[place]
+                    words[place] = function(words[place : place + 1], values[lane : lane + 1])[0]
+        if target is not None:
+            waves.v[target.first][waves.active] = before.view(np.uint32)
+
+    return Step(run, touched(rest), line)

@@ -10,10 +10,10 @@ another wave has written without a barrier. doc/amd.md says what it does not mod
     program.py    reads clang's assembly
     translate.py  makes a step of each instruction: what it computes is in scalar.py and vector.py
                   (tables, in the terms of meaning.py and operands.py, with floats.py), in lanes.py,
-                  parts.py and matrix.py, in access.py and atomics.py
+                  parts.py and access.py
     waves.py      registers and masks, and what waves share; waits.py, what they wait for;
                   memory.py, what they address
-    schedule.py   lets the waves run; kernel.py, a launch
+    kernel.py     a launch, and lets its waves run
 """
 
 import os

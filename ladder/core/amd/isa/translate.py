@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ladder.core.amd.isa import access, atomics, lanes, matrix, parts
+from ladder.core.amd.isa import access, lanes, parts
 from ladder.core.amd.isa.meaning import Instruction, Meaning
 from ladder.core.amd.isa.operands import Operand, Read, Write, parse, registers_of, writer
 from ladder.core.amd.isa.program import Code, Line
@@ -39,10 +39,10 @@ _CONDITIONS: dict[str, Callable[[Waves], np.ndarray]] = {
 _TRANSLATORS = (
     access.move,
     access.scalar_load,
-    atomics.atomic,
+    access.atomic,
     lanes.exchange,
     lanes.permute,
-    matrix.product,
+    lanes.product,
     parts.packed,
     parts.mixed,
 )

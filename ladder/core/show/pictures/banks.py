@@ -9,7 +9,7 @@ from ladder.core.common.errors import LadderError
 from ladder.core.contract.ladder import find
 from ladder.core.emulator.report import Access
 from ladder.core.show.pictures.drawing import MARGIN, WIDTH, Drawing, distinct, text_on
-from ladder.core.show.pictures.runs import counted, default_dtype
+from ladder.core.show.trace import counted, default_dtype
 
 BANKS = 32  # of shared memory, each 4 bytes wide
 

@@ -10,8 +10,8 @@ from ladder.core.contract.op import DTYPES, Dims
 from ladder.core.contract.rung_file import Rung
 from ladder.core.emulator.report import Report
 from ladder.core.show.pictures.drawing import MARGIN, WIDTH, Drawing
-from ladder.core.show.pictures.runs import counted, default_dtype, emulated_plan
 from ladder.core.show.source_code import parse_shape
+from ladder.core.show.trace import counted, default_dtype, emulated_plan
 
 ACROSS = 3  # matrices side by side
 CELL, HIGH = 33.0, 24.0

@@ -13,8 +13,8 @@ from ladder.core.common.errors import LadderError
 from ladder.core.contract.ladder import find
 from ladder.core.contract.op import Dims
 from ladder.core.contract.rung_file import Rung
-from ladder.core.show.pictures.runs import emulated_plan, recorded
 from ladder.core.show.source_code import parse_shape
+from ladder.core.show.trace import emulated_plan, recorded
 
 RECORDER = r"""
 #define RECORD_COPY(event, address, value, tile, column, row)                                   \

@@ -12,8 +12,8 @@ from ladder.core.contract.ladder import Ladder, find
 from ladder.core.contract.op import Dims
 from ladder.core.contract.rung_file import Rung
 from ladder.core.show.pictures.drawing import MARGIN, WIDTH, Drawing
-from ladder.core.show.pictures.runs import recorded
 from ladder.core.show.source_code import parse_shape
+from ladder.core.show.trace import recorded
 
 PIECE = 16  # bytes that one cp.async copies
 RECORDER = r"""

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ladder.core.amd.hip import compiler, gpu, rocblas
+from ladder.core.amd.hip import compiler, gpu
 from ladder.core.common.errors import DeviceFault, LadderError
 from ladder.core.contract.ladder import find
 from ladder.core.contract.launch_plan import Launch
@@ -194,7 +194,7 @@ class FakeRocblas:
 @pytest.mark.parametrize("dtype", REALS)
 def test_the_library_multiplies_as_it_is_asked_to(machine, monkeypatch, dtype):
     machine()
-    monkeypatch.setattr(rocblas, "load", FakeRocblas)
+    monkeypatch.setattr(gpu, "load_rocblas", FakeRocblas)
     device, real = open_device("hip"), DTYPES[dtype]
     values = [np.arange(rows * 3).reshape(rows, 3) % 5 for rows in (4, 5)]  # exact in bfloat16
     inp, weight = (device.empty(value.shape, real) for value in values)

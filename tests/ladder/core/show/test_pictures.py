@@ -21,7 +21,6 @@ from ladder.core.show.pictures import (
     fragments,
     links,
     recording,
-    replay,
     ring,
     timeline,
 )
@@ -231,7 +230,7 @@ def test_fragments_are_those_of_ldmatrix_and_mma_sync(tmp_path):
 @pytest.mark.emulator
 def test_ping_pong_multiplies_for_one_tile_while_it_stores_another():
     events = recording.record("matmul.forward", "16bit-16", "bfloat16", "N=256 C=256 OC=768")
-    spans = replay.Replay(events, 2, replay.Durations(copy=5, product=2, store=2)).spans
+    spans = timeline.Replay(events, 2, timeline.Durations(copy=5, product=2, store=2)).spans
 
     def of(kind, row):
         return [span for span in spans if (span.kind, span.row) == (kind, row)]
@@ -255,10 +254,10 @@ def test_a_replay_starts_a_copy_only_when_its_stage_is_empty():
         events += [E(0, 128, "wait", "", "e", 1 - turn), E(0, 128, "expect", "", "f", 8)]
         events += [E(0, 128, "load", "", "f", 0), E(0, 0, "wait", "", "f", turn)]
         events += [E(0, 0, "product"), E(0, 0, "product-wait"), E(0, 0, "arrive", "", "e", -1)]
-    spans = replay.Replay(events, 1, replay.Durations(copy=5, product=2, store=1)).spans
+    spans = timeline.Replay(events, 1, timeline.Durations(copy=5, product=2, store=1)).spans
     shown = [(span.kind, span.start, span.end) for span in spans if span.row == ("stage", 0)]
     assert shown == [("copy", 0, 5), ("held", 5, 7), ("copy", 7, 12), ("held", 12, 14)]
-    drawing = timeline.of_events("a kernel", events, replay.Durations(5, 2, 1))
+    drawing = timeline.of_events("a kernel", events, timeline.Durations(5, 2, 1))
     assert "with 1 stage and 1 consumer warpgroup" in drawing.description
     assert "takes 14 time units, and the tensor cores work in 4 of them" in drawing.description
     assert "at 5, to the end of the last one, at 14, they work in 44%" in drawing.description
@@ -276,7 +275,7 @@ def test_products_that_are_issued_wait_for_the_tensor_cores():
     for first in (0, 128):
         events += [E(0, first, "wait", "", "f", 0), E(0, first, "product")]
         events += [E(0, first, "product-wait")]
-    spans = replay.Replay(events, 1, replay.Durations(copy=5, product=2, store=1)).spans
+    spans = timeline.Replay(events, 1, timeline.Durations(copy=5, product=2, store=1)).spans
     shown = [(span.row, span.kind, span.start, span.end) for span in spans if span.end > 0]
     second = ("consumer", 1)
     assert (second, "queue", 0, 2) in shown and (second, "product", 2, 4) in shown
@@ -288,7 +287,7 @@ def test_a_replay_that_cannot_go_on_says_so():
     E = recording.Event
     events = [E(0, 0, "init", "full", "f", 1), E(0, 0, "wait", "", "f", 0), E(0, 0, "product")]
     with pytest.raises(LadderError, match="its barriers do not fit"):
-        replay.Replay(events, 1, replay.Durations(copy=5, product=2, store=1))
+        timeline.Replay(events, 1, timeline.Durations(copy=5, product=2, store=1))
 
 
 @pytest.mark.emulator

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from ladder.core.common.errors import LadderError
-from ladder.core.emulator import timeline
+from ladder.core.emulator import report as reports
 from ladder.core.emulator.emulated import Emulated, KernelError
 from ladder.core.show.pictures import waits
 from ladder.core.verify import sandbox
@@ -88,7 +88,7 @@ def test_a_wait_without_an_end_is_the_problem(tmp_path):
 
 
 def test_what_is_left_out_is_said(tmp_path, monkeypatch):
-    monkeypatch.setattr(timeline, "KEPT", 20)
+    monkeypatch.setattr(reports, "KEPT", 20)
     found = seen(tmp_path, RING, steps=50)
     (launch,) = found.timelines
     assert len(launch.events) == 20 and launch.left_out > 100

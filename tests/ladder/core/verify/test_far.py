@@ -6,7 +6,7 @@ from ladder.core.contract import rung_file
 from ladder.core.contract.ladder import find
 from ladder.core.emulator.emulated import Emulated
 from ladder.core.verify.check import check
-from ladder.core.verify.far import out_of_reach
+from ladder.core.verify.variants import out_of_reach
 
 LADDER = find("crossentropy.fused")
 ROW = "logits + (size_t)row * Vp"
