@@ -1,6 +1,6 @@
 // A ring of stages over time: a producer warp copies tiles, consumer warpgroups multiply them.
 
-/** The spans of work, as ladder/core/show/pictures/replay.py has them: { row, kind, start, end }.
+/** The spans of work, as ladder/core/show/pictures/timeline.py has them: { row, kind, start, end }.
  *
  * The producer starts copy k once stage k % stages is free; a copy takes `copy` however many run. Each
  * consumer waits for the stage, lets the tensor cores multiply for `product`, waits for the result and
