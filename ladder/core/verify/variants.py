@@ -1,6 +1,7 @@
 """The devices on which a rung is checked, beside the one that is named."""
 
 import functools
+import itertools
 import math
 import re
 from collections.abc import Sequence
@@ -104,15 +105,14 @@ def out_of_reach(
     last = device.variant(
         counting=True, last=True, early=True, time_limit=LAST_SECONDS, multiprocessors=SMS
     )
-    for dims, dtype in ((dims, dtype) for dims in op.bench.values() for dtype in dtypes):
-        sizes = [math.prod(arg.resolve_shape(dims)) for arg in op.args]
+    shapes = op.bench.values()
+    large = [
+        d for d in shapes if any(math.prod(a.resolve_shape(d)) > MOST_COUNTED for a in op.args)
+    ]
+    for dims, dtype in itertools.product(large, dtypes):
         plan = rung.plan(dims, last.target(DTYPES[dtype]))
         blocks = [math.prod(launch.grid) for launch in plan.launches]
-        if (
-            plan.refusal is None
-            and max(sizes) > MOST_COUNTED
-            and max(blocks, default=0) <= MOST_BLOCKS
-        ):
+        if plan.refusal is None and max(blocks, default=0) <= MOST_BLOCKS:
             outside = _run(op, rung, last, DTYPES[dtype], dims)
             return (dims, dtype, outside) if outside else None
     return None
