@@ -15,7 +15,6 @@
 // Scratch: flag arrived[R, BLOCKS, R]; flag received[R, BLOCKS]
 // Rounds: partial sums to real, to send them
 // After:  2
-// Rewrite: what a rank adds, and where it sends it, is new
 // Left:   2 (R - 1) steps, one after the other -> rung 4.
 
 #include "peers.cuh"

@@ -11,7 +11,6 @@
 // Launch: all_reduce_sum<<<(BLOCKS, R), BLOCK>>>
 // Scratch: flag inbox[R, 2, R, WORDS, 4]; flag launches[R, BLOCKS]
 // After:  1
-// Rewrite: barriers and reads make way for words that are sent
 // Left:   half of what travels are flags. In NCCL's LL128, 120 of 128 bytes are data, which needs
 //         links that never split 128 bytes.
 

@@ -115,12 +115,14 @@ def parent(ladder: Ladder, rung: Rung) -> Found:
     if before is None:
         if rung not in ladder.rungs[:2]:
             yield 1, "the header has no line After; name the rung that it grew from"
-    elif "rewrite" not in rung.header and (lines := changed_lines(before, rung)) > MOST_CHANGED:
+    elif (lines := changed_lines(before, rung)) > MOST_CHANGED and "rewrite" not in rung.header:
         yield (
             _line(rung, "// After:"),
             f"{lines} lines of code differ from {before.label}, more than {MOST_CHANGED}; change "
             "less, or say why in a line '// Rewrite: ...'",
         )
+    elif lines <= MOST_CHANGED and "rewrite" in rung.header:
+        yield _line(rung, "// Rewrite:"), f"{before.label} is near; take this line out"
 
 
 def length(ladder: Ladder, rung: Rung) -> Found:

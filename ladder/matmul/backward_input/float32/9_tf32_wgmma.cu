@@ -17,7 +17,6 @@
 // Tiles:  dout[TILE_ROWS, DEPTH]; weight[DEPTH, 32]
 // TF32:   both factors, rounded by TMA
 // After:  16bit-14
-// Rewrite: the factors change places, and one of them passes through registers.
 // Left:   both warpgroups store at the same time. If one multiplied meanwhile, the tensor cores
 //         would never wait.
 

@@ -20,7 +20,6 @@
 // Scratch: float32 partial[max(1, REST), SLOTS, TILE_ROWS, TILE_COLUMNS]
 // Tiles:  dout[DEPTH, 64]; inp[DEPTH, 64]
 // After:  16bit-12
-// Rewrite: producer and consumer warps run different loops.
 // Left:   the tensor cores idle while a block adds its accumulators to dweight, or stores them ->
 //         rung 14.
 

@@ -21,8 +21,7 @@
 // Tiles:  dweight[64, 32]; dout[DEPTH, 32]; inp_across[TILE_COLUMNS, DEPTH]
 // Deterministic: no, the parts of a sum are added in any order
 // TF32:   both factors, rounded by TMA
-// After:  float32-8
-// Rewrite: another instruction, and other ways to it for both factors.
+// After:  matmul.backward_input float32-9
 // Left:   the transpose, which the kernel that writes inp could do on the way.
 
 #include "portable.cuh"

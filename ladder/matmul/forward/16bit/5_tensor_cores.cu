@@ -10,7 +10,6 @@
 // Define: TILE = 128; DEPTH = 32; WARPS = 8
 // Launch: matmul_forward<<<(ceil_div(OC, TILE), ceil_div(N, TILE)), WARPS * warp>>>
 // After:  4
-// Rewrite: wmma replaces the inner loops; the block's tile is the same.
 // Left:   the tensor cores starve for data while the next tiles are loaded -> rung 6.
 
 #include <mma.h>

@@ -10,7 +10,6 @@
 // Define: TILE = 128; DEPTH = 32; WARPS = 8; SIDE = 16
 // Launch: matmul_forward<<<(ceil_div(OC, TILE), ceil_div(N, TILE)), WARPS * warp>>>
 // After:  4
-// Rewrite: matrix products replace the inner loops; the block's tile is the same.
 // Left:   the matrix cores starve for data while the next tiles are loaded -> rung 6.
 
 #include "hip/matrix_core.cuh"

@@ -48,6 +48,7 @@ def test_every_rung_keeps_the_rules():
         ("header", "// After:  1\n// Left:", "// Left:   much.\n// After:  1\n// Left:", 8),
         ("parent", "// After:  1\n", "", 1),
         ("parent", "#include", "int rows_of(int);\n" * 101 + "#include", 7),
+        ("parent", "// After:  1\n", "// After:  1\n// Rewrite: all is new\n", 8),
         ("length", "#include", "// why it is so\n" * 300 + "#include", 301),
         ("layout", SUM, f"        // {'why ' * 25}so\n{SUM}", 18),
         ("layout", SUM, SUM.replace("\n", "\t//\n"), 18),
