@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from ladder.core.common.errors import LadderError
-from ladder.core.contract.device import Device
+from ladder.core.contract.device import Device, Libraries
 from ladder.core.contract.op import Dims
 
 
@@ -22,7 +22,7 @@ def all_reduce(
     group_sum(device)(arrays["out"], arrays["inp"])
 
 
-def group_sum(device: Device) -> Any:
+def group_sum(device: Libraries) -> Any:
     found = device.group_sum
     if found is None:
         raise LadderError(f"{device.name} has no NCCL; name several GPUs: --device cuda:0,1")

@@ -22,7 +22,7 @@ import numpy as np
 
 from ladder.core.common.errors import LadderError
 from ladder.core.contract import rung_file
-from ladder.core.contract.device import Device
+from ladder.core.contract.device import Device, Libraries
 from ladder.core.contract.op import Dims
 from ladder.core.contract.rung_file import Rung
 
@@ -69,7 +69,7 @@ def backward_weight(
     multiply("NT", (C, OC, N), arrays["inp"], arrays["dout"], arrays["dweight"], add=True)
 
 
-def multiplier(device: Device, tf32: bool = False) -> Any:
+def multiplier(device: Libraries, tf32: bool = False) -> Any:
     """The device's matrix products. Raises LadderError where it has none."""
     found = device.matrix_product(tf32)
     if found is None:
@@ -77,7 +77,7 @@ def multiplier(device: Device, tf32: bool = False) -> Any:
     return found
 
 
-def linear(device: Device, tf32: bool = False) -> Any:
+def linear(device: Libraries, tf32: bool = False) -> Any:
     """The device's linear layers. Raises LadderError where it has none."""
     found = device.linear_layer(tf32)
     if found is None:

@@ -18,7 +18,7 @@ import numpy as np
 
 from ladder.core.common.errors import DeviceFault, LadderError
 from ladder.core.contract.binding import bind
-from ladder.core.contract.device import Communicator, Device
+from ladder.core.contract.device import Communicator, Device, Memory, Streams
 from ladder.core.contract.ladder import find
 from ladder.core.contract.op import resolve_dtype
 from ladder.core.contract.rung_file import Rung
@@ -338,7 +338,7 @@ def _closed() -> None:
 class _Replayed:
     """Runs calls one by one the first time, when libraries set themselves up; then as a graph."""
 
-    def __init__(self, device: Device, calls: Sequence[Callable[[], None]]) -> None:
+    def __init__(self, device: Streams, calls: Sequence[Callable[[], None]]) -> None:
         self._device, self._run = device, functools.partial(_run_all, calls)
         self.ran = False
         self.graph: Callable[[], None] | None = None
@@ -355,7 +355,7 @@ class _Inputs:
     copies neighbours that were written since the last time to the device together: each copy costs
     some microseconds, whatever its size."""
 
-    def __init__(self, device: Device, layout: Layout, arena: Any, arrays: Mapping[str, Any]):
+    def __init__(self, device: Memory, layout: Layout, arena: Any, arrays: Mapping[str, Any]):
         self._device, self._arena = device, arena
         self._host = np.zeros(layout.sizes[memory.INPUTS], memory.INPUTS[1])
         self._spans: dict[str, tuple[int, int]] = {}  # in order: first byte, and behind the last
@@ -422,7 +422,7 @@ def views(
 class Scratch:
     """Scratch memory of the rungs."""
 
-    def __init__(self, device: Device, needed: Mapping[np.dtype, int]) -> None:
+    def __init__(self, device: Memory, needed: Mapping[np.dtype, int]) -> None:
         self._arenas = {dtype: device.empty((n,), dtype) for dtype, n in needed.items()}
         self._used: Counter[np.dtype] = Counter()
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from ladder.core.common.errors import LadderError
-from ladder.core.contract.device import ALIGNMENT, Device
+from ladder.core.contract.device import ALIGNMENT, Device, Memory
 from ladder.core.contract.expressions import ceil_div
 from ladder.core.contract.ladder import find
 from ladder.core.contract.op import resolve_dtype
@@ -159,7 +159,7 @@ def refuse_what_does_not_fit(
     )
 
 
-def available(device: Device) -> int | None:
+def available(device: Memory) -> int | None:
     """Free bytes of the device; None if unknown."""
     memory = device.memory()
     return available_on_host() if memory is None else memory[0]

@@ -110,119 +110,13 @@ class Communicator(Protocol):
         be gone before."""
 
 
-class Device(ABC):
-    """What check, bench, picker and trainer know of a machine. What a subclass does not say itself
-    is that of NumPy's arrays in the memory of the host, and of work that is done at once.
+class Memory:
+    """Arrays in the memory of a device; here NumPy's, of the host.
 
-    name         for messages: "cpu", "emulated", "NVIDIA H200"
-    kind         what `--device` calls it, without a number: "cpu", "emulated", "cuda", "hip", "isa"
-    is_gpu       it runs kernels at the speed of a GPU: large shapes and exact timings are worth
-                 their while, and PyTorch can be measured beside it
     runs_reference   its arrays are NumPy's, so that it runs rung 0 of every ladder
-    runs_kernels     it compiles and launches `.cu` files
-    measurable       the time that work takes on it says how fast that work is; the emulator's does
-                     not
-    asynchronous     submitted work goes on beside the host
-    marks_in_graphs  a `mark` within `capture` notes the time of each replay
-    bfloat16     it multiplies matrices of bfloat16 in hardware
-    library_rungs    the ids of those that the vendor's libraries here can run: {"cublas", ...}
-    group_size   how many devices it is: 1, or those of a group, which share out the ranks of an op
-    l2_bytes     the size of the cache that all its processors share; 0 where it plays no part
     """
 
-    name: str
-    kind: str
-    runs_kernels: bool
-    measurable: bool
-    is_gpu = False
     runs_reference = True
-    asynchronous = False
-    marks_in_graphs = False
-    bfloat16 = False
-    library_rungs: Set[str] = frozenset()
-    group_size = 1
-    l2_bytes = 0
-
-    @property
-    def processes(self) -> Any:
-        """What exchanges its arrays with the devices of other processes, as `CupyGpu` does; None
-        where the arrays are the host's, and the host exchanges them, and for a group."""
-        return None
-
-    @abstractmethod
-    def target(self, real: np.dtype) -> Target:
-        """What rungs may ask about this device in a run of that real type."""
-
-    @abstractmethod
-    def tensor_map(self, array: Any, box: tuple[int, int], tf32: bool = False) -> np.void:
-        """What a kernel takes as `TensorMap` (include/hopper.cuh), to copy tiles of an array.
-
-        The array counts as a matrix, all dimensions but the last together. `box`: rows and columns
-        of a tile; a row of it has 128 bytes. `tf32`: float32 is rounded to TF32 when it is loaded.
-        Raises LadderError where the device has no TMA.
-        """
-
-    @abstractmethod
-    def compile(
-        self, rung: Rung, defines: Mapping[str, int], real: np.dtype
-    ) -> Mapping[str, Kernel]:
-        """The kernels of a rung file by name; cached. A compile error names the file's line."""
-
-    @abstractmethod
-    def compile_ahead(self, rung: Rung, defines: Mapping[str, int], real: np.dtype) -> object:
-        """Compile into the cache what `compile` will load; several threads may do so at once."""
-
-    # ---- the vendor's libraries: None where there is none. Each is made when it is first asked for
-    # ---- (not while a graph records); LadderError where it does not load ----
-
-    def matrix_product(self, tf32: bool = False) -> Any:
-        """Multiplies two matrices (cuBLAS), as `Multiplier` of ladder/core/device/cupy/blas.py;
-        `tf32`: float32 is multiplied as TF32."""
-        return None
-
-    def linear_layer(self, tf32: bool = False) -> Any:
-        """A linear layer in one kernel: `Linear` of ladder/core/device/cuda/cublas.py."""
-        return None
-
-    @property
-    def group_sum(self) -> Any:
-        """Of a group of devices, an all-reduce: `GroupSum` of ladder/core/device/cupy/nccl.py."""
-        return None
-
-    # ---- its state ----
-
-    def memory(self) -> tuple[int, int] | None:
-        """Bytes that can still be allocated, and bytes in all; None where it is the host's."""
-        return None
-
-    def condition(self) -> str | None:
-        """Its clock, power and temperature at this moment, in words; None where it does not tell.
-        It takes a tenth of a second, and does not wait for submitted work."""
-        return None
-
-    def sensors(self) -> Sensors:
-        """Its clock, power and temperature over a time, of which the samples are taken beside the
-        work."""
-        return Sensors()
-
-    def description(self) -> Mapping[str, str | int]:
-        """What belongs to a measurement: the GPU, and the versions of what drives it. Empty where
-        there is nothing to tell but the host."""
-        return {}
-
-    # ---- other devices ----
-
-    def owners(self, rows: int) -> Sequence[Device]:
-        """Of a group of devices: that in whose memory each row of an array (rows, ...) is. Empty
-        for a single device. Raises LadderError where the rows cannot be shared out."""
-        return ()
-
-    def link_bandwidth(self) -> float:
-        """Bytes per second that each device of a group receives from another by a plain copy, while
-        it sends as many. Raises LadderError for a single device, which has no link to measure."""
-        raise LadderError(NO_LINK)
-
-    # ---- arrays and time ----
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype) -> Any:
         """An uninitialised array, aligned to 256 bytes."""
@@ -251,11 +145,28 @@ class Device(ABC):
         all other work."""
         np.copyto(target, source)
 
-    def synchronize(self) -> None:  # noqa: B027
-        """Wait for all submitted work; an error inside a kernel surfaces here."""
+    def memory(self) -> tuple[int, int] | None:
+        """Bytes that can still be allocated, and bytes in all; None where it is the host's."""
+        return None
 
-    def free_unused(self) -> None:  # noqa: B027
+    def free_unused(self) -> None:
         """Give memory that no array needs any more back to the system, for other libraries."""
+
+
+class Streams:
+    """Work in order and beside each other, its time, and graphs of it; here all is done at once.
+
+    asynchronous     submitted work goes on beside the host
+    marks_in_graphs  a `mark` within `capture` notes the time of each replay
+    measurable       the time that work takes says how fast it is; the emulator's does not
+    """
+
+    asynchronous = False
+    marks_in_graphs = False
+    measurable: bool
+
+    def synchronize(self) -> None:
+        """Wait for all submitted work; an error inside a kernel surfaces here."""
 
     def fork(self, work: Callable[[], None], urgent: bool = False, behind: Any = None) -> Any:
         """Submit work that waits for all that was submitted before, and then goes on beside what is
@@ -269,7 +180,7 @@ class Device(ABC):
         """
         work()
 
-    def join(self, end: Any) -> None:  # noqa: B027
+    def join(self, end: Any) -> None:
         """All that is submitted from here on waits for the fork that `end` is of."""
 
     def mark(self) -> Any:
@@ -294,6 +205,114 @@ class Device(ABC):
     def annotate(self, name: str) -> AbstractContextManager[Any]:
         """A range in which a profiler shows the work that is submitted, under that name."""
         return nullcontext()
+
+
+class Libraries:
+    """The vendor's libraries, None where there is none. Each is made when it is first asked for
+    (not while a graph records); LadderError where it does not load.
+
+    library_rungs    the ids of those that they can run: {"cublas", ...}
+    """
+
+    name: str
+    library_rungs: Set[str] = frozenset()
+
+    def matrix_product(self, tf32: bool = False) -> Any:
+        """Multiplies two matrices (cuBLAS), as `Multiplier` of ladder/core/device/cupy/blas.py;
+        `tf32`: float32 is multiplied as TF32."""
+        return None
+
+    def linear_layer(self, tf32: bool = False) -> Any:
+        """A linear layer in one kernel: `Linear` of ladder/core/device/cuda/cublas.py."""
+        return None
+
+    @property
+    def group_sum(self) -> Any:
+        """Of a group of devices, an all-reduce: `GroupSum` of ladder/core/device/cupy/nccl.py."""
+        return None
+
+
+class Links:
+    """What leads from a device to others; here nothing does.
+
+    group_size   how many devices it is: 1, or those of a group, which share out the ranks of an op
+    """
+
+    group_size = 1
+
+    def owners(self, rows: int) -> Sequence[Device]:
+        """Of a group of devices: that in whose memory each row of an array (rows, ...) is. Empty
+        for a single device. Raises LadderError where the rows cannot be shared out."""
+        return ()
+
+    def link_bandwidth(self) -> float:
+        """Bytes per second that each device of a group receives from another by a plain copy, while
+        it sends as many. Raises LadderError for a single device, which has no link to measure."""
+        raise LadderError(NO_LINK)
+
+    @property
+    def processes(self) -> Any:
+        """What exchanges its arrays with the devices of other processes, as `CupyGpu` does; None
+        where the arrays are the host's, and the host exchanges them, and for a group."""
+        return None
+
+
+class Device(Memory, Streams, Libraries, Links, ABC):
+    """What check, bench, picker and trainer know of a machine; who needs less of it asks for that.
+
+    name         for messages: "cpu", "emulated", "NVIDIA H200"
+    kind         what `--device` calls it, without a number: "cpu", "emulated", "cuda", "hip", "isa"
+    is_gpu       it runs kernels at the speed of a GPU: large shapes and exact timings are worth
+                 their while, and PyTorch can be measured beside it
+    runs_kernels     it compiles and launches `.cu` files
+    bfloat16     it multiplies matrices of bfloat16 in hardware
+    l2_bytes     the size of the cache that all its processors share; 0 where it plays no part
+    """
+
+    name: str
+    kind: str
+    runs_kernels: bool
+    is_gpu = False
+    bfloat16 = False
+    l2_bytes = 0
+
+    @abstractmethod
+    def target(self, real: np.dtype) -> Target:
+        """What rungs may ask about this device in a run of that real type."""
+
+    @abstractmethod
+    def tensor_map(self, array: Any, box: tuple[int, int], tf32: bool = False) -> np.void:
+        """What a kernel takes as `TensorMap` (include/hopper.cuh), to copy tiles of an array.
+
+        The array counts as a matrix, all dimensions but the last together. `box`: rows and columns
+        of a tile; a row of it has 128 bytes. `tf32`: float32 is rounded to TF32 when it is loaded.
+        Raises LadderError where the device has no TMA.
+        """
+
+    @abstractmethod
+    def compile(
+        self, rung: Rung, defines: Mapping[str, int], real: np.dtype
+    ) -> Mapping[str, Kernel]:
+        """The kernels of a rung file by name; cached. A compile error names the file's line."""
+
+    @abstractmethod
+    def compile_ahead(self, rung: Rung, defines: Mapping[str, int], real: np.dtype) -> object:
+        """Compile into the cache what `compile` will load; several threads may do so at once."""
+
+    def condition(self) -> str | None:
+        """Its clock, power and temperature at this moment, in words; None where it does not tell.
+        It takes a tenth of a second, and does not wait for submitted work."""
+        return None
+
+    def sensors(self) -> Sensors:
+        """Its clock, power and temperature over a time, of which the samples are taken beside the
+        work."""
+        return Sensors()
+
+    def description(self) -> Mapping[str, str | int]:
+        """What belongs to a measurement: the GPU, and the versions of what drives it. Empty where
+        there is nothing to tell but the host."""
+        return {}
 
 
 def aligned_empty(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from ladder.core.contract.device import Device
+from ladder.core.contract.device import Device, Streams
 from ladder.core.measure.timing import batch
 
 WARM_UP, SETTLE, SECONDS = 1.0, 0.3, 2.5  # parts of a turn
@@ -75,7 +75,7 @@ def in_turns(
     return [dict(zip(names, (round(x, 4) for x in mean), strict=True)) for mean in means]
 
 
-def repeat(device: Device, work: Callable[[], None], seconds: float) -> float:
+def repeat(device: Streams, work: Callable[[], None], seconds: float) -> float:
     """Repeat work for about so long; returns the mean seconds of a repetition."""
     first = before = device.mark()
     count, end = 0, time.perf_counter() + seconds

@@ -83,6 +83,8 @@ _BLOCK = re.compile(
     r"(?P<end> *<!-- ladder:end -->)",
     re.DOTALL | re.MULTILINE,
 )
+_OF_ALL = re.compile("<!-- ladder:begin (tally|cards|overview|step-)")  # they name no layers
+_CITED = re.compile(r"<!-- from ([^:>]+):")
 _SOURCE = re.compile(r"\(([^)\s]+\.svg)\)\n<!-- made from (\w+) -->")
 
 
@@ -114,28 +116,59 @@ def cites(page: Path, root: Path) -> bool:
 
 def update(write: bool, root: Path = ROOT) -> list[str]:
     """Bring README.md and the pages in doc/ up to date, or only look; what differs, line by line.
+    A page that was right is looked at again when what it is made from has changed.
 
     Raises LadderError, with file and line, for a request that is not understood.
     """
     drifted: list[str] = []
+    mark_of, right, marks = _marks(root), root / "build" / "pages", list[str]()
+    known = right.read_text(encoding="utf-8").split() if right.exists() else []
     for page in (root / "README.md", *sorted((root / "doc").rglob("*.md"))):
         if not page.exists():
             continue
         old = page.read_text(encoding="utf-8")
+        if (mark := mark_of(old)) in known and not any(_lost(old, page)):
+            marks.append(mark)
+            continue
         new = render(old, page, write, template(page, root))
-        if new != old:
-            drifted.append(f"{page.relative_to(root)}: the generated parts have changed")
-            if write:
-                page.write_text(new, encoding="utf-8")
-        drifted += [
-            f"{page.relative_to(root)}: {picture} is missing or out of date"
-            for picture, digest in _SOURCE.findall(new)
-            if pictures.drawn_from(page.parent / picture) != digest
-        ]
-        drifted += [
-            f"{page.relative_to(root)}: {problem}" for problem in _citations(new, page, root)
-        ]
+        found = [] if new == old else ["the generated parts have changed"]
+        if found and write:
+            page.write_text(new, encoding="utf-8")
+        found += [*_lost(new, page), *_citations(new, page, root)]
+        drifted += [f"{page.relative_to(root)}: {problem}" for problem in found]
+        marks += [] if found else [mark]
+    with contextlib.suppress(OSError):  # a folder that cannot be written is looked at as a whole
+        right.parent.mkdir(exist_ok=True)
+        right.write_text("\n".join(marks), encoding="utf-8")
     return drifted
+
+
+def _marks(root: Path) -> Callable[[str], str]:
+    """Of a page's text, a mark that changes with it, with the files that it cites, with the kernels
+    of the layers that it names, and with the code and results that all pages are made from."""
+    layers = {ladder.op.layer for ladder in ladders().values()}
+    files: dict[str, list[bytes | str]] = {layer: [] for layer in ("", *layers)}
+    for folder in (PACKAGE, root / "doc"):
+        for path in sorted(folder.rglob("*.*")):
+            near = path.relative_to(folder)
+            if path.is_file() and path.suffix not in (".md", ".pyc", ".svg"):
+                for layer in layers.intersection(near.parts * (path.suffix == ".cu")) or [""]:
+                    files[layer] += [str(near), path.read_bytes()]
+    digests = {layer: cache.digest(*parts) for layer, parts in files.items()}
+
+    def mark(text: str) -> str:
+        named = layers if _OF_ALL.search(text) else layers.intersection(re.findall(r"\w+", text))
+        cited = {root / name for names in _CITED.findall(text) for name in names.split(", ")}
+        contents = [path.read_bytes() for path in sorted(cited) if path.is_file()]
+        return cache.digest(text, *contents, *(digests[layer] for layer in ["", *sorted(named)]))
+
+    return mark
+
+
+def _lost(text: str, page: Path) -> Iterator[str]:
+    for picture, digest in _SOURCE.findall(text):
+        if pictures.drawn_from(page.parent / picture) != digest:
+            yield f"{picture} is missing or out of date"
 
 
 def render(text: str, page: Path, draw: bool, instead: str = "") -> str:

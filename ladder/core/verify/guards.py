@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ladder.core.contract.device import ALIGNMENT, Device
+from ladder.core.contract.device import ALIGNMENT, Device, Memory
 from ladder.core.contract.peers import Rows
 
 GUARD = 64 * ALIGNMENT  # bytes before and after each buffer; a multiple, so that it stays aligned
@@ -51,7 +51,7 @@ class Guarded:
     """
 
     def __init__(
-        self, device: Device, name: str, shape: tuple[int, ...], dtype: np.dtype, start: int = 0
+        self, device: Memory, name: str, shape: tuple[int, ...], dtype: np.dtype, start: int = 0
     ):
         """`start`: elements from an aligned address on to the first of this array."""
         self.name = name
