@@ -7,6 +7,8 @@ forward(
     {
         "device.hip": "core.amd.hip",
         "device.isa": "core.amd.isa",
+        "core.show.training_tables": "core.show.tables",
+        "core.show.pictures.probes": "core.show.pictures.fragments",
         **dict.fromkeys(("contract.dims", "contract.dtypes"), "core.contract.op"),
         **{
             folder: f"core.{folder}"

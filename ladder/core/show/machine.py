@@ -24,7 +24,7 @@ ARCHITECTURE = "sm_90a"
 
 
 @dataclass(frozen=True)
-class Kernel:
+class Built:
     """A kernel of a rung at one shape, as far as it is known without running it."""
 
     launch: Launch
@@ -56,7 +56,7 @@ def _counted(code: Sequence[sass.Instruction]) -> Counter[str]:
 
 def kernels(
     ladder: Ladder, rung: Rung, dtype: str, dims: Dims, arch: str = ARCHITECTURE
-) -> list[Kernel]:
+) -> list[Built]:
     """The kernels of a rung in the order of their launches.
 
     Raises LadderError where the rung is no kernel, is refused at `dims`, or does not compile.
@@ -69,7 +69,7 @@ def kernels(
     cubin = compiler.compile_cubin(rung, plan.constants, real, target.arch)
     takes, code = compiler.resources(cubin), sass.instructions(cubin, rung.file)
     return [
-        Kernel(
+        Built(
             launch,
             takes[launch.kernel],
             occupancy(target.arch, takes[launch.kernel], launch),

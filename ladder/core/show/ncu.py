@@ -15,7 +15,7 @@ from typing import NamedTuple
 from ladder.core.contract.op import Dims, format_dims
 from ladder.core.emulator.report import LineCount
 from ladder.core.show import trace
-from ladder.core.show.machine import Kernel
+from ladder.core.show.machine import Built
 
 # Metrics that the emulator counts: in which memory, of which accesses, and what of them.
 COUNTS = {
@@ -52,7 +52,7 @@ class Advice(NamedTuple):
     why: str
 
 
-def predictions(kernel: Kernel, counts: Sequence[LineCount]) -> Iterator[Prediction]:
+def predictions(kernel: Built, counts: Sequence[LineCount]) -> Iterator[Prediction]:
     """The metrics of a kernel that are known beforehand. `counts`: of the rung, at its shape.
 
     Copies by cp.async or TMA have metrics of their own, so of a kernel with these no access is
@@ -75,7 +75,7 @@ def predictions(kernel: Kernel, counts: Sequence[LineCount]) -> Iterator[Predict
             yield Prediction(metric, total, f"{attribute} of {OPERATIONS[kind]}")
 
 
-def _atomic_metric(kernel: Kernel) -> str | None:
+def _atomic_metric(kernel: Built) -> str | None:
     """The one that counts all atomics of a kernel; None if there are both kinds."""
     kinds = [
         name
@@ -85,7 +85,7 @@ def _atomic_metric(kernel: Kernel) -> str | None:
     return f"l1tex__t_sectors_pipe_lsu_mem_global_op_{kinds[0]}.sum" if len(kinds) == 1 else None
 
 
-def advice(kernel: Kernel, counts: Sequence[LineCount]) -> Iterator[Advice]:
+def advice(kernel: Built, counts: Sequence[LineCount]) -> Iterator[Advice]:
     """The sections of a report that say what limits a kernel, and what to look for in them."""
     mine = [line for line in counts if line.kernel == kernel.launch.kernel]
     yield Advice("SpeedOfLight", "which is nearer to its peak, memory or compute?")
@@ -103,7 +103,7 @@ def advice(kernel: Kernel, counts: Sequence[LineCount]) -> Iterator[Advice]:
         yield Advice("ComputeWorkloadAnalysis", "how busy the XU pipeline is (exponentials, roots)")
 
 
-def _memory_advice(kernel: Kernel, lines: Sequence[LineCount]) -> Iterator[Advice]:
+def _memory_advice(kernel: Built, lines: Sequence[LineCount]) -> Iterator[Advice]:
     section = "MemoryWorkloadAnalysis_Tables"
     for line in lines:
         takes, ideal, unit = trace.per_request(line)
@@ -116,7 +116,7 @@ def _memory_advice(kernel: Kernel, lines: Sequence[LineCount]) -> Iterator[Advic
         yield Advice(section, f"local memory: {kernel.takes.spill} bytes of spills per thread")
 
 
-def _reasons_to_wait(kernel: Kernel, lines: Sequence[LineCount]) -> Iterator[str]:
+def _reasons_to_wait(kernel: Built, lines: Sequence[LineCount]) -> Iterator[str]:
     loads = [line for line in lines if line.kind == "read"]
     wide = any(line.bytes >= WIDE for line in lines if line.space == "global")
     if any(line.space == "global" for line in loads):
@@ -130,7 +130,7 @@ def _reasons_to_wait(kernel: Kernel, lines: Sequence[LineCount]) -> Iterator[str
 
 
 def count_command(
-    op: str, which: str, dtype: str, dims: Dims, found: Sequence[Kernel], metrics: Sequence[str]
+    op: str, which: str, dtype: str, dims: Dims, found: Sequence[Built], metrics: Sequence[str]
 ) -> str:
     """Prints these metrics, at a small shape."""
     shape = format_dims(dims).replace(" ", ",")
@@ -139,7 +139,7 @@ def count_command(
     return _command(found, ["--target-processes", "all", "--metrics", ",".join(metrics)], program)
 
 
-def report_command(op: str, which: str, dtype: str, dims: Dims, found: Sequence[Kernel]) -> str:
+def report_command(op: str, which: str, dtype: str, dims: Dims, found: Sequence[Built]) -> str:
     """Writes all that Nsight Compute collects to a file, to open in its window."""
     shape = format_dims(dims).replace(" ", ",")
     file = f"{op}-{which.removesuffix('.cu').replace('/', '-')}"
@@ -148,7 +148,7 @@ def report_command(op: str, which: str, dtype: str, dims: Dims, found: Sequence[
     return _command(found, [*options, "--force-overwrite", "--export", file], program)
 
 
-def _command(found: Sequence[Kernel], options: Sequence[str], program: Sequence[str]) -> str:
+def _command(found: Sequence[Built], options: Sequence[str], program: Sequence[str]) -> str:
     names = list(dict.fromkeys(kernel.launch.kernel for kernel in found))
     which = names[0] if len(names) == 1 else f"regex:^({'|'.join(names)})$"
     chosen = ["--kernel-name", which, "--launch-count", str(len(found))]

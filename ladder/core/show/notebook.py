@@ -51,7 +51,7 @@ from ladder.core.verify import sandbox
 from ladder.core.verify.inputs import scalars
 
 FOLDER = pages.ROOT / "notebooks"
-PLACE = pages.Place(FOLDER / "notebook.ipynb", old="", draw=False)  # what links are relative to
+SLOT = pages.Slot(FOLDER / "notebook.ipynb", old="", draw=False)  # what links are relative to
 SOLUTION = re.compile(r"<summary>Solution</summary>\n\n```(\w+)\n(.*?)```", re.DOTALL)
 
 
@@ -60,12 +60,12 @@ SOLUTION = re.compile(r"<summary>Solution</summary>\n\n```(\w+)\n(.*?)```", re.D
 
 def rungs(op: str) -> None:
     """The ladder of an op: its rungs, with links to their files."""
-    display(Markdown(pages.rungs(PLACE, op)))
+    display(Markdown(pages.rungs(SLOT, op)))
 
 
 def show(op: str, rung: int | str, words: bool = True) -> None:
     """The whole file of a rung; without the words of its header where they answer a question."""
-    fence, _, file = pages.source(PLACE, op, str(rung)).partition("\n")
+    fence, _, file = pages.source(SLOT, op, str(rung)).partition("\n")
     display(Markdown(f"{fence}\n{file if words else source_code.without_words(file)}"))
 
 
@@ -73,8 +73,8 @@ def passage(op: str, rung: int | str, first: str, last: str) -> None:
     """Some lines of a rung, below a link to its file: from the first one that contains `first` to
     the next one with `last`."""
     file = find(op).rung(rung).file
-    lines = pages.passage(PLACE, op, str(rung), first=first, last=last)
-    display(Markdown(f"[{file.name}]({PLACE.link(file)})\n\n{lines}"))
+    lines = pages.passage(SLOT, op, str(rung), first=first, last=last)
+    display(Markdown(f"[{file.name}]({SLOT.link(file)})\n\n{lines}"))
 
 
 def diff(
@@ -86,7 +86,7 @@ def diff(
     first, last  only from the first line that contains `first` to the next one with `last`, or to
                  the end; 40 lines at most
     """
-    display(Markdown(pages.diff(PLACE, op, str(rung), str(other), first, last)))
+    display(Markdown(pages.diff(SLOT, op, str(rung), str(other), first, last)))
 
 
 def spec(op: str, **dims: int) -> None:

@@ -21,9 +21,7 @@ do (dtype=bfloat16 shape="N=65536 C=768"):
     passage OP N    of that the lines from first= to last=; without last=, one line.
                     `passage FILE`: of a file in ladder/include
     table OP        what was measured; rungs="1 3 6": of these, and of the libraries
-    gain OP N       of that one rung and the one that it grew from, at every shape and type; N M:
-                    two rungs; N alone, if it grew from a rung of another ladder: of N and
-                    the one before it
+    gain OP N M     of these two rungs, at every shape and type
     overview        every op that was measured: its best rung beside the library and PyTorch
     counts OP N     memory accesses by source line, counted by the emulator; dtype=float32
     reuse OP N M …  how often each rung uses what it loads, counted likewise
@@ -89,7 +87,7 @@ _SOURCE = re.compile(r"\(([^)\s]+\.svg)\)\n<!-- made from (\w+) -->")
 
 
 @dataclass(frozen=True)
-class Place:
+class Slot:
     """Where a block stands. `old`: its text so far; `draw`: whether pictures may be written."""
 
     page: Path
@@ -148,12 +146,10 @@ def _marks(root: Path) -> Callable[[str], str]:
     of the layers that it names, and with the code and results that all pages are made from."""
     layers = {ladder.op.layer for ladder in ladders().values()}
     files: dict[str, list[bytes | str]] = {layer: [] for layer in ("", *layers)}
-    for folder in (PACKAGE, root / "doc"):
-        for path in sorted(folder.rglob("*.*")):
-            near = path.relative_to(folder)
-            if path.is_file() and path.suffix not in (".md", ".pyc", ".svg"):
-                for layer in layers.intersection(near.parts * (path.suffix == ".cu")) or [""]:
-                    files[layer] += [str(near), path.read_bytes()]
+    for path in (*sorted(PACKAGE.rglob("*.*")), *sorted((root / "doc").rglob("*.*"))):
+        if path.is_file() and path.suffix not in (".md", ".pyc", ".svg"):
+            for layer in layers.intersection(path.parts * (path.suffix == ".cu")) or [""]:
+                files[layer] += [str(path), path.read_bytes()]
     digests = {layer: cache.digest(*parts) for layer, parts in files.items()}
 
     def mark(text: str) -> str:
@@ -187,9 +183,9 @@ def render(text: str, page: Path, draw: bool, instead: str = "") -> str:
         where = f"{page}:{line}: ladder:begin {block['request']}"
         if not words or words[0] not in BLOCKS:
             raise LadderError(f"{where}: there are {', '.join(BLOCKS)}")
-        place = Place(page, old.get(block["request"], ""), draw)
+        slot = Slot(page, old.get(block["request"], ""), draw)
         try:
-            body = BLOCKS[words[0]](place, *words[1:], **options)
+            body = BLOCKS[words[0]](slot, *words[1:], **options)
         except (TypeError, ValueError, LadderError) as error:  # words that it does not take
             raise LadderError(f"{where}: {error}") from None
         indent = block["indent"]  # of a block in a list
@@ -213,7 +209,7 @@ def _citations(text: str, page: Path, root: Path) -> Iterator[str]:
 # ---- from the kernels ---------------------------------------------------------------------------
 
 
-def tally(place: Place) -> str:
+def tally(slot: Slot) -> str:
     """How much there is to climb. Rung 0, NumPy, and the libraries' rungs do not count."""
     kernels = [rung for ladder in ladders().values() for rung in ladder.rungs if rung.path]
     return (
@@ -222,19 +218,19 @@ def tally(place: Place) -> str:
     )
 
 
-def rungs(place: Place, op: str) -> str:
+def rungs(slot: Slot, op: str) -> str:
     """The rungs of a ladder: a link to each file, and on which GPUs and shapes it runs."""
     lines = ["| rung | idea | runs on | needs |", "|---|---|---|---|"]
     ladder = find(op)
     for rung in ladder.rungs:
-        number = link(place, rung)
+        number = link(slot, rung)
         where = runs_on(rung, ladder.op.reals)
         shapes = "; ".join(f"`{condition}`" for condition in rung.shape_conditions())
         lines.append(f"| {number} | {rung.idea}{tables.remarks(rung)} | {where} | {shapes} |")
     return "\n".join(lines)
 
 
-def cards(place: Place) -> str:
+def cards(slot: Slot) -> str:
     """The last rung that a card of each generation runs in bfloat16, of the ops where it differs:
     at the first shape that is measured, within the shared memory that a block has there."""
     generations = [g for g in NVIDIA if g.name != "sm_75"]  # has no bfloat16
@@ -250,7 +246,7 @@ def cards(place: Place) -> str:
             for target in targets
         ]
         if any(rungs != last[0] for rungs in last):
-            cells = (link(place, rung) for rungs in last for rung in rungs)
+            cells = (link(slot, rung) for rungs in last for rung in rungs)
             lines.append(f"| `{name}` | {' | '.join(cells)} |")
     return "\n".join(lines)
 
@@ -269,14 +265,14 @@ def _header(rung: Rung) -> str:
 
 
 def diff(
-    place: Place, op: str, rung: str, other: str = "", first: str = "", last: str | None = None
+    slot: Slot, op: str, rung: str, other: str = "", first: str = "", last: str | None = None
 ) -> str:
     """What `change` shows and a line more around it, below links to both files: at most MOST_LINES
     of it, then how many are left, and the command that shows all."""
     before, after = _pair(op, rung, other)
     names = source_code.file_names(before, after)
     files = " → ".join(
-        f"[{name}]({place.link(rung.path)})" if rung.path else name
+        f"[{name}]({slot.link(rung.path)})" if rung.path else name
         for name, rung in zip(names, (before, after), strict=True)
     )
     text = source_code.code_diff(find(op), before, after, context=2).rstrip()
@@ -289,21 +285,19 @@ def diff(
     return shown
 
 
-def change(
-    place: Place, op: str, rung: str, other: str = "", first: str = "", last: str = ""
-) -> str:
+def change(slot: Slot, op: str, rung: str, other: str = "", first: str = "", last: str = "") -> str:
     text = source_code.code_diff(find(op), *_pair(op, rung, other)).rstrip()
     if first:
         text = _lines(f"what changes in {op} {rung}", text, first, last or first)
     return f"```diff\n{text}\n```"
 
 
-def entry(place: Place, op: str, id: str) -> str:
+def entry(slot: Slot, op: str, id: str) -> str:
     ladder, rung = find(op), find(op).rung(id)
-    facts = [f"[{rung.file.name}]({place.link(rung.file)})"]
+    facts = [f"[{rung.file.name}]({slot.link(rung.file)})"]
     if (parent := ladder.parent(rung)) is not None:
         facts += [
-            f"grew from [{' '.join(rung.after or ()).strip()}]({place.link(parent.file)})",
+            f"grew from [{' '.join(rung.after or ()).strip()}]({slot.link(parent.file)})",
             f"lines that change: {source_code.changed_lines(parent, rung)}",
             f"`python -m ladder diff {op} {id}`",
         ]
@@ -329,23 +323,23 @@ def _pair(
     return earlier, first
 
 
-def source(place: Place, op: str, number: str) -> str:
+def source(slot: Slot, op: str, number: str) -> str:
     ladder = find(op)
     text, language = source_code.source(ladder, ladder.rung(number))
     return f"```{'cpp' if language == 'cuda' else language}\n{text.rstrip()}\n```"
 
 
-def solution(place: Place, op: str, name: str) -> str:
+def solution(slot: Slot, op: str, name: str) -> str:
     ladder = find(op)
     file = ROOT / "doc" / "solutions" / ladder.op.layer / op.split(".")[1] / f"{name}.cu"
     answer = find_rung(op, file)
     if (parent := ladder.parent(answer)) is None:
         raise ValueError(f"{file} has no line such as '// After: 3'")
     text = source_code.code_diff(ladder, parent, answer)
-    return f"```diff\n{text.rstrip()}\n```\n\nThe whole file: [{file.name}]({place.link(file)})."
+    return f"```diff\n{text.rstrip()}\n```\n\nThe whole file: [{file.name}]({slot.link(file)})."
 
 
-def passage(place: Place, *where: str, first: str, last: str = "") -> str:
+def passage(slot: Slot, *where: str, first: str, last: str = "") -> str:
     if len(where) not in (1, 2):
         raise ValueError("name an op and a rung, or a file in ladder/include")
     path = find(where[0]).rung(where[1]).file if len(where) == 2 else INCLUDE / where[0]
@@ -371,7 +365,7 @@ def _lines(name: str, text: str, first: str, last: str | None) -> str:
 
 
 def _made(
-    place: Place, table: Callable[..., str], kind: str, op: str, ids: Sequence[str], dtype: str,
+    slot: Slot, table: Callable[..., str], kind: str, op: str, ids: Sequence[str], dtype: str,
     dims: Dims, *more: str,
 ) -> str:  # fmt: skip
     """A table of some rungs of an op, and a comment that changes with the code of any of them, or
@@ -380,13 +374,13 @@ def _made(
     code = (code_identity(rung) for rung in rungs)
     digest = cache.digest(kind, op, *code, dtype, format_dims(dims), *more)[:12]
     made = f"<!-- made from {digest} -->"
-    if made in place.old:
-        return place.old
+    if made in slot.old:
+        return slot.old
     return f"{table(find(op), rungs, dtype, dims)}\n{made}"
 
 
 def counts(
-    place: Place,
+    slot: Slot,
     op: str,
     number: str,
     dtype: str = "float32",
@@ -413,26 +407,26 @@ def counts(
         of = f"{format_dims(dims)}, {dtype}"
         return "\n".join([*lines, "", f"{of}; per request of a warp, counted by the emulator."])
 
-    return _made(place, rows, "counts", op, [number], dtype, dims, *wanted.values())
+    return _made(slot, rows, "counts", op, [number], dtype, dims, *wanted.values())
 
 
 def reuse(
-    place: Place, op: str, *ids: str, dtype: str = "float32", shape: str = "", warp: str = "32"
+    slot: Slot, op: str, *ids: str, dtype: str = "float32", shape: str = "", warp: str = "32"
 ) -> str:
     if warp not in ("32", "64"):
         raise ValueError(f"a warp has 32 or 64 lanes, not {warp}")
     table = functools.partial(trace.reuse_table, warp=64 if warp == "64" else 32)
     dims, more = source_code.parse_shape(find(op).op, shape), [warp] if warp == "64" else []
-    return _made(place, table, "reuse", op, ids, dtype, dims, *more)
+    return _made(slot, table, "reuse", op, ids, dtype, dims, *more)
 
 
-def traffic(place: Place, op: str, *ids: str, dtype: str = "float32", shape: str = "") -> str:
+def traffic(slot: Slot, op: str, *ids: str, dtype: str = "float32", shape: str = "") -> str:
     dims = source_code.parse_shape(find(op).op, shape)
-    return _made(place, trace.traffic_table, "traffic", op, ids, dtype, dims)
+    return _made(slot, trace.traffic_table, "traffic", op, ids, dtype, dims)
 
 
 def machine(
-    place: Place,
+    slot: Slot,
     op: str,
     *ids: str,
     dtype: str = "float32",
@@ -442,15 +436,15 @@ def machine(
 ) -> str:
     table = functools.partial(machine_table, opcodes=opcodes.split(), loop=bool(loop))
     dims, more = _measured_shape(op, shape), [opcodes, *([loop] if loop else [])]
-    return _made(place, table, "machine", op, ids, dtype, dims, *more)
+    return _made(slot, table, "machine", op, ids, dtype, dims, *more)
 
 
 def resources(
-    place: Place, op: str, *ids: str, on: str, dtype: str = "bfloat16", shape: str = ""
+    slot: Slot, op: str, *ids: str, on: str, dtype: str = "bfloat16", shape: str = ""
 ) -> str:
     table = functools.partial(resources_table, architectures=on.split())
     dims = _measured_shape(op, shape)
-    return _made(place, table, "resources", op, ids, dtype, dims, on)
+    return _made(slot, table, "resources", op, ids, dtype, dims, on)
 
 
 def _measured_shape(op: str, shape: str = "") -> Dims:
@@ -459,65 +453,58 @@ def _measured_shape(op: str, shape: str = "") -> Dims:
     return source_code.parse_shape(known, shape) if shape else next(iter(known.bench.values()))
 
 
-def picture(place: Place, kind: str, *args: str, **options: str) -> str:
+def picture(slot: Slot, kind: str, *args: str, **options: str) -> str:
     """A computed picture; its description in words is for those who do not see it."""
     try:
         digest = pictures.made_from(kind, *args, **options)
     except tables.NotMeasured:
         return ""  # the table says so
     words = [kind, *args, *(f"{key}-{value}" for key, value in options.items())]
-    path = place.picture(re.sub(r"[^a-z0-9]+", "-", "-".join(words).lower()).strip("-"))
+    path = slot.picture(re.sub(r"[^a-z0-9]+", "-", "-".join(words).lower()).strip("-"))
     made = f"<!-- made from {digest} -->"
     drawn = pictures.drawn_from(path) == digest
-    if made in place.old and (drawn or not place.draw):
-        return place.old
+    if made in slot.old and (drawn or not slot.draw):
+        return slot.old
     drawing = pictures.make(kind, *args, **options)  # may need a C++ compiler
-    if place.draw:
+    if slot.draw:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(drawing.svg(digest), encoding="utf-8")
     text = re.sub(r"([][<>*_])", r"\\\1", f"{drawing.title}. {drawing.description}")
-    return f"![{text}]({place.link(path)})\n{made}"
+    return f"![{text}]({slot.link(path)})\n{made}"
 
 
 # ---- from the results ---------------------------------------------------------------------------
 
 
-def table(place: Place, op: str, rungs: str = "", **which: str) -> str:
+def table(slot: Slot, op: str, rungs: str = "", **which: str) -> str:
     try:
-        return tables.table(op, lambda rung: link(place, rung), rungs.split(), **which)
+        return tables.table(op, lambda rung: link(slot, rung), rungs.split(), **which)
     except tables.NotMeasured:
         wanted = f" ({', '.join(which.values())})" if which else ""
         return f"_Not measured yet{wanted}: `python -m ladder bench {op} --save`, on a GPU._"
 
 
-def gain(place: Place, op: str, rung: str, other: str = "") -> str:
-    before, after = _pair(op, rung, other, Ladder.predecessor)
-    try:
-        return tables.gain(op, before, after)
-    except tables.NotMeasured as error:
-        return f"_Not measured yet: {error}_"
+def overview(slot: Slot) -> str:
+    return tables.overview(lambda rung: link(slot, rung))
 
 
-def overview(place: Place) -> str:
-    return tables.overview(lambda rung: link(place, rung))
-
-
-def log(place: Place, name: str, first: str = "", last: str = "") -> str:
+def log(slot: Slot, name: str, first: str = "", last: str = "") -> str:
     text = tables.log(name)
     return f"```\n{_lines(name, text, first, last or first) if first else text}\n```"
 
 
-def link(place: Place, rung: Rung) -> str:
+def link(slot: Slot, rung: Rung) -> str:
     """The rung's id as a link to its file; an id alone where there is no file."""
-    return f"[{rung.id}]({place.link(rung.path)})" if rung.path else rung.id
+    return f"[{rung.id}]({slot.link(rung.path)})" if rung.path else rung.id
 
 
 BLOCKS: dict[str, Callable[..., str]] = {
     block.__name__.replace("_", "-"): block
     for block in (
         rungs, entry, change, source, solution, passage, counts,
-        reuse, traffic, machine, resources, picture, table, gain, overview, log, cards, tally,
+        reuse, traffic, machine, resources, picture, table, overview, log, cards, tally,
     )
 }  # fmt: skip
-BLOCKS["step-times"] = lambda place, device: tables.step_times(device)
-BLOCKS["step-summary"] = lambda place, *which: tables.step_summary(*which)
+BLOCKS["gain"] = lambda slot, op, *pair: tables.gain(op, *map(find(op).rung, pair))
+BLOCKS["step-times"] = lambda slot, device: tables.step_times(device)
+BLOCKS["step-summary"] = lambda slot, *which: tables.step_summary(*which)

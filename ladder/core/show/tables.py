@@ -28,10 +28,10 @@ class NotMeasured(LadderError):
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """A measured time of a rung or of a peer, and what follows from it.
+    """A measured time of a rung or of a baseline, and what follows from it.
 
-    name     the idea of the rung as it is called now, or the peer
-    rung     its id; None for a peer
+    name     the idea of the rung as it is called now, or the baseline
+    rung     its id; None for a baseline
     kernel   whether it is a kernel of ours, not a library's
     tf32     whether it multiplies as TF32, with a roof of its own
     stale    whether the rung's code has changed since it was measured
@@ -71,7 +71,7 @@ def table(op: str, link: Link, rungs: Sequence[str] = (), **which: str) -> str:
     rows = measured_rows(measurement)
     if rungs:
         rows = [row for row in rows if row.rung in rungs or not row.kernel]
-    reference, in_tf32 = best_peer(measurement), best_peer(measurement, tf32=True)
+    reference, in_tf32 = best_baseline(measurement), best_baseline(measurement, tf32=True)
     against = f" | % of {reference.name}" if reference else ""
     joules = any(row.mj is not None for row in rows)
     time = "µs (or ms)" if any(row.us >= MILLISECONDS for row in rows) else "µs"
@@ -151,8 +151,8 @@ def overview(link: Link) -> str:
         best = min(exact, key=lambda row: row.us, default=None)
         if best is None or best.rung is None:
             continue
-        peer = best_peer(measurement)
-        against = f"{percent(peer.us / best.us)} of {peer.name}" if peer else ""
+        baseline = best_baseline(measurement)
+        against = f"{percent(baseline.us / best.us)} of {baseline.name}" if baseline else ""
         lines.append(
             f"| {op} | {measurement['shape']}, {measurement['dtype']} | "
             f"{link(find(op).rung(best.rung))} {best.name}{best.since} | {best.us:,.1f} | "
@@ -181,7 +181,7 @@ def unit(measurement: results.Measurement) -> str:
 def measured_rows(
     measurement: results.Measurement, rungs: Sequence[Rung] | None = None
 ) -> list[Row]:
-    """The rows of a measurement: kernels in climbing order, then libraries, then peers.
+    """The rows of a measurement: kernels in climbing order, then libraries, then baselines.
 
     Rungs that no longer exist are left out; with `rungs`, all others than these.
     """
@@ -218,12 +218,12 @@ def measured_rows(
     return sorted(rows, key=lambda row: (row.rung is None, row.library))
 
 
-def best_peer(measurement: results.Measurement, tf32: bool = False) -> Row | None:
-    """The fastest library rung if there is one, else the fastest peer; `tf32`: of TF32."""
+def best_baseline(measurement: results.Measurement, tf32: bool = False) -> Row | None:
+    """The fastest library rung if there is one, else the fastest baseline; `tf32`: of TF32."""
     rows = [row for row in measured_rows(measurement) if row.tf32 == tf32]
     library = [row for row in rows if row.library]
-    peers = library or [row for row in rows if row.rung is None]
-    return min(peers, key=lambda row: row.us, default=None)
+    baselines = library or [row for row in rows if row.rung is None]
+    return min(baselines, key=lambda row: row.us, default=None)
 
 
 def find_measurement(

@@ -24,7 +24,7 @@ from ladder.core.amd.isa.memory import Part, Request
 from ladder.core.amd.isa.operands import APERTURES, Operand, Read, reader, touched
 from ladder.core.amd.isa.program import Line
 from ladder.core.amd.isa.waits import FLAT_LDS, FLAT_MEMORY, LDS, LOADS, SCALAR, STORES, Queue
-from ladder.core.amd.isa.waves import Machine, Step, Waves
+from ladder.core.amd.isa.waves import Machine, Ready, Waves
 from ladder.core.common.errors import LadderError
 
 _SIZES: Mapping[str, int] = {
@@ -217,7 +217,7 @@ def queues_of(space: str, loads: bool, arch: str) -> tuple[Queue, ...]:
     return (STORES, FLAT_LDS) if space == "flat" else (STORES,)
 
 
-def move(instruction: Instruction) -> Step | None:
+def move(instruction: Instruction) -> Ready | None:
     """The step of a load or store; None for other instructions."""
     opcode, operands, modifiers, line, index, arch = instruction
     match = _MOVE.fullmatch(re.sub("_d16(_hi)?", "", opcode))
@@ -266,10 +266,10 @@ def move(instruction: Instruction) -> Step | None:
             for piece in pieces:
                 piece.store(waves, machine, line, index)
 
-    return Step(run, touched(rest if loads else operands), line)
+    return Ready(run, touched(rest if loads else operands), line)
 
 
-def scalar_load(instruction: Instruction) -> Step | None:
+def scalar_load(instruction: Instruction) -> Ready | None:
     """The step of a scalar load: of the kernel's arguments, and what is the same for all lanes."""
     opcode, operands, modifiers, line, _, _ = instruction
     match = re.fullmatch(r"s_load_(\w+)", opcode)
@@ -291,10 +291,10 @@ def scalar_load(instruction: Instruction) -> Step | None:
             for register in range(max(1, size // 4)):
                 waves.s[target.first + register, part.lanes, 0] = values[:, register]
 
-    return Step(run, touched(operands[1:]), line)
+    return Ready(run, touched(operands[1:]), line)
 
 
-def atomic(instruction: Instruction) -> Step | None:
+def atomic(instruction: Instruction) -> Ready | None:
     """The step of an atomic operation; lanes take their turn in order."""
     opcode, operands, modifiers, line, index, arch = instruction
     match = _ATOMIC.fullmatch(opcode)
@@ -342,4 +342,4 @@ def atomic(instruction: Instruction) -> Step | None:
         if target is not None:
             waves.v[target.first][waves.active] = before.view(np.uint32)
 
-    return Step(run, touched(rest), line)
+    return Ready(run, touched(rest), line)

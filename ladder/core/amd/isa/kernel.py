@@ -13,7 +13,7 @@ from ladder.core.amd.isa.memory import PACKET, Bytes, Memory, Races, Region, reg
 from ladder.core.amd.isa.program import Code
 from ladder.core.amd.isa.translate import steps
 from ladder.core.amd.isa.waits import LDS, Outstanding
-from ladder.core.amd.isa.waves import EXEC, SCALARS, TTMP, UNSET, Kind, Machine, Step, Waves
+from ladder.core.amd.isa.waves import EXEC, SCALARS, TTMP, UNSET, Kind, Machine, Ready, Waves
 from ladder.core.common.errors import LadderError
 from ladder.core.contract.device import aligned_empty
 from ladder.core.contract.launch_plan import Launch
@@ -220,7 +220,7 @@ class Schedule:
     """
 
     def __init__(
-        self, steps: Sequence[Step], machine: Machine, waves: Waves, blocks: int, deadline: float
+        self, steps: Sequence[Ready], machine: Machine, waves: Waves, blocks: int, deadline: float
     ):
         self._steps, self._machine, self._deadline = steps, machine, deadline
         self._ready = [waves]

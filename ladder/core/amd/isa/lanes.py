@@ -24,18 +24,18 @@ from ladder.core.amd.isa.meaning import Instruction
 from ladder.core.amd.isa.operands import TYPES, Operand, Read, constant, reader, touched, writer
 from ladder.core.amd.isa.scalar import bit_count
 from ladder.core.amd.isa.waits import LDS
-from ladder.core.amd.isa.waves import Machine, Run, Step, Waves
+from ladder.core.amd.isa.waves import Machine, Ready, Run, Waves
 from ladder.core.common.errors import LadderError
 
 _NAME = re.compile(r"v_(mfma|wmma)_f32_(\d+)x(\d+)x(\d+)_?(f16|bf16|f32)(?:_1k)?")
 
 
-def exchange(instruction: Instruction) -> Step | None:
+def exchange(instruction: Instruction) -> Ready | None:
     """The step of an instruction in EXCHANGES; None for another one."""
     make = EXCHANGES.get(instruction.name)
     if make is None:
         return None
-    return Step(make(instruction.operands), touched(instruction.operands), instruction.line)
+    return Ready(make(instruction.operands), touched(instruction.operands), instruction.line)
 
 
 def _read_lane(operands: Sequence[Operand]) -> Run:
@@ -93,7 +93,7 @@ EXCHANGES: Mapping[str, Callable[[Sequence[Operand]], Run]] = {
 }
 
 
-def permute(instruction: Instruction) -> Step | None:
+def permute(instruction: Instruction) -> Ready | None:
     """ds_bpermute_b32: each lane reads a register of the lane that it names, times 4.
 
     A lane that is not active has nothing to read: its value is 0.
@@ -111,7 +111,7 @@ def permute(instruction: Instruction) -> Step | None:
         found = np.take_along_axis(values, which.astype(np.intp), axis=1)
         np.copyto(waves.v[target.first], found, where=waves.active)
 
-    return Step(run, touched(operands[1:]), line)
+    return Ready(run, touched(operands[1:]), line)
 
 
 def _lane(which: Read, waves: Waves) -> np.ndarray:
@@ -146,7 +146,7 @@ def _layout(kind: str, side: int, each: int, arch: str) -> Layout:
     return Layout(lambda lane: (lane % 16, lane // 16 * each), lambda i, lane: 8 * (lane // 16) + i)
 
 
-def product(instruction: Instruction) -> Step | None:
+def product(instruction: Instruction) -> Ready | None:
     """The step of a matrix instruction; None for another one."""
     name, operands, modifiers, line, _, arch = instruction
     match = _NAME.fullmatch(name)
@@ -186,4 +186,4 @@ def product(instruction: Instruction) -> Step | None:
                 sums = sums + constant(added.text, "f32")
             waves.vf[target.first + i] = sums.astype(np.float32)
 
-    return Step(run, touched(operands), line)
+    return Ready(run, touched(operands), line)

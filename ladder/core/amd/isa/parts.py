@@ -15,7 +15,7 @@ from ladder.core.amd.isa import floats
 from ladder.core.amd.isa.meaning import Instruction
 from ladder.core.amd.isa.operands import TYPES, Operand, Read, Write, reader, touched, writer
 from ladder.core.amd.isa.vector import VECTOR
-from ladder.core.amd.isa.waves import Machine, Step, Waves
+from ladder.core.amd.isa.waves import Machine, Ready, Waves
 from ladder.core.common.errors import LadderError
 
 Bits = tuple[int, ...]
@@ -107,7 +107,7 @@ _PACKED: Mapping[str, Callable[..., np.ndarray]] = {
 }
 
 
-def packed(instruction: Instruction) -> Step | None:
+def packed(instruction: Instruction) -> Ready | None:
     """The step of a packed instruction; None for another one."""
     name, operands, modifiers = instruction.name, instruction.operands, instruction.modifiers
     function = _PACKED.get(name.replace("_num_", "_"))
@@ -140,7 +140,7 @@ def packed(instruction: Instruction) -> Step | None:
         for write, result in zip(writes, results, strict=True):
             write(waves, result)
 
-    return Step(run, touched(operands), instruction.line)
+    return Ready(run, touched(operands), instruction.line)
 
 
 def _packed_half(operand: Operand, bit: int, wide: bool) -> Operand:
@@ -154,7 +154,7 @@ def _packed_half(operand: Operand, bit: int, wide: bool) -> Operand:
     return replace(operand, half="h" if bit else "l")
 
 
-def mixed(instruction: Instruction) -> Step | None:
+def mixed(instruction: Instruction) -> Ready | None:
     """v_fma_mix: a multiply-add in float32 of operands that are float32 or a half, float16."""
     name, operands, modifiers = instruction.name, instruction.operands, instruction.modifiers
     if name not in ("v_fma_mix_f32", "v_fma_mixlo_f16", "v_fma_mixhi_f16"):
@@ -176,4 +176,4 @@ def mixed(instruction: Instruction) -> Step | None:
         result = floats.fma32(*[read(waves).astype(np.float32) for read in reads])
         write(waves, result.astype(np.float16) if half else result)
 
-    return Step(run, touched(operands), instruction.line)
+    return Ready(run, touched(operands), instruction.line)

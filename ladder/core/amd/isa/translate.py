@@ -17,7 +17,7 @@ from ladder.core.amd.isa.program import Code, Line
 from ladder.core.amd.isa.scalar import SCALAR
 from ladder.core.amd.isa.vector import VECTOR, by_truth_table
 from ladder.core.amd.isa.waits import SCALAR_KEY, waits
-from ladder.core.amd.isa.waves import EXEC, VCC, Kind, Machine, Step, Waves
+from ladder.core.amd.isa.waves import EXEC, VCC, Kind, Machine, Ready, Waves
 from ladder.core.common.errors import LadderError
 
 # What changes nothing here: hints for speed; caches, of which there are none; and delays for
@@ -49,12 +49,12 @@ _TRANSLATORS = (
 _COMMA = re.compile(r",\s*(?![^\[(]*[\])])")  # not within brackets
 
 
-def steps(code: Code, arch: str) -> list[Step]:
+def steps(code: Code, arch: str) -> list[Ready]:
     """A kernel's instructions, ready to be executed. Raises LadderError for one that is unknown."""
     return [_step(line, index, code, arch) for index, line in enumerate(code.lines)]
 
 
-def _step(line: Line, index: int, code: Code, arch: str) -> Step:
+def _step(line: Line, index: int, code: Code, arch: str) -> Ready:
     try:
         if (control := _control(line, code, arch)) is not None:
             return control
@@ -80,7 +80,7 @@ def _parsed(text: str, line: Line, index: int, code: Code, arch: str) -> Instruc
     return Instruction(opcode, operands, modifiers, line, index, arch)
 
 
-def _control(line: Line, code: Code, arch: str) -> Step | None:
+def _control(line: Line, code: Code, arch: str) -> Ready | None:
     """The step of a branch, a barrier, a wait, the end; None for another instruction."""
     opcode, _, rest = line.text.partition(" ")
     nothing: frozenset[int] = frozenset()
@@ -92,7 +92,7 @@ def _control(line: Line, code: Code, arch: str) -> Step | None:
         condition = _CONDITIONS[opcode]
         touches = {"v": [VCC, VCC + 1], "e": [EXEC, EXEC + 1]}.get(opcode[10:11], [])
         keys = frozenset(SCALAR_KEY + register for register in touches)
-        return Step(
+        return Ready(
             lambda waves, machine: condition(waves), keys, line, Kind.BRANCH, code.labels[rest]
         )
     if opcode.startswith("s_wait") and not _IGNORED.fullmatch(opcode):
@@ -102,14 +102,14 @@ def _control(line: Line, code: Code, arch: str) -> Step | None:
             for queues, number in asked:
                 waves.outstanding.wait(queues, number)
 
-        return Step(wait, nothing, line)
+        return Ready(wait, nothing, line)
     if opcode == "s_endpgm":
-        return Step(ignore, nothing, line, Kind.END)
+        return Ready(ignore, nothing, line, Kind.END)
     if opcode in ("s_barrier", "s_barrier_wait"):
-        return Step(ignore, nothing, line, Kind.BARRIER)
+        return Ready(ignore, nothing, line, Kind.BARRIER)
     if opcode == "s_sleep":
-        return Step(ignore, nothing, line, Kind.SLEEP)
-    return Step(ignore, nothing, line) if _IGNORED.fullmatch(opcode) else None
+        return Ready(ignore, nothing, line, Kind.SLEEP)
+    return Ready(ignore, nothing, line) if _IGNORED.fullmatch(opcode) else None
 
 
 class _Operation:
@@ -196,16 +196,16 @@ def _meaning(instruction: Instruction) -> tuple[Meaning, list[Operand]]:
     return found, operands
 
 
-def _arithmetic(instruction: Instruction) -> Step:
+def _arithmetic(instruction: Instruction) -> Ready:
     operation = _Operation(instruction)
 
     def run(waves: Waves, machine: Machine) -> None:
         operation.write(waves, operation.compute(waves))
 
-    return Step(run, operation.keys, instruction.line)
+    return Ready(run, operation.keys, instruction.line)
 
 
-def _both(pair: Sequence[Instruction]) -> Step:
+def _both(pair: Sequence[Instruction]) -> Ready:
     """RDNA's pairs, v_dual_...: both read their operands before either writes."""
     first, second = (_Operation(instruction) for instruction in pair)
 
@@ -214,4 +214,4 @@ def _both(pair: Sequence[Instruction]) -> Step:
         first.write(waves, one)
         second.write(waves, two)
 
-    return Step(run, first.keys | second.keys, pair[0].line)
+    return Ready(run, first.keys | second.keys, pair[0].line)

@@ -4,7 +4,7 @@ An array has one axis for the waves and one for the lanes, so that one NumPy ope
 instruction for all of them. Where waves take different ways they are parted (`take`), and where
 these meet again they are joined (`join`); each set has arrays of its own.
 
-Machine is what all waves of a launch share, Step an instruction that they can execute.
+Machine is what all waves of a launch share, Ready an instruction that they can execute.
 
 Scalar registers are numbered as AMD's instructions encode them: VCC is 106 and 107, EXEC 126, 127.
 """
@@ -142,7 +142,7 @@ class Kind(Enum):
 Run = Callable[[Waves, Machine], np.ndarray | None]
 
 
-class Step(NamedTuple):
+class Ready(NamedTuple):
     """An instruction, ready to be executed.
 
     touches  keys of registers that it reads or writes: their loads must have been waited for

@@ -108,7 +108,7 @@ def ladder(shown: Measured) -> Drawing:
     """A bar for each rung and library: its speed, from zero; lines at the roof and the library."""
     rows, unit = shown.rows, tables.unit(shown.measurement)
     slowest, fastest = (choose(shown.kernels, key=lambda row: row.us) for choose in (max, min))
-    roof, peer = fastest.rate / fastest.of_roof, tables.best_peer(shown.measurement)
+    roof, baseline = fastest.rate / fastest.of_roof, tables.best_baseline(shown.measurement)
     times, floor = slowest.us / fastest.us, fastest.us * fastest.of_roof
     ratio = f"{times:,.0f}" if times >= 100 else f"{times:.3g}"
     drawing = Drawing(
@@ -135,7 +135,7 @@ def ladder(shown: Measured) -> Drawing:
         drawing.text(x, bottom + 12, label, 10, "middle" if i else "start", "muted")
     drawing.text(x0 + wide + 8, bottom + 12, unit, 10, colour="muted")
     lines = [] if beyond else [("red", roof)]
-    lines += [("orange", peer.rate)] if peer else []
+    lines += [("orange", baseline.rate)] if baseline else []
     for row in rows:
         drawing.text(x0, y + 11, _label(row) + row.since, 11)
         drawing.box(x0, y + 14, max(at(row.rate) - x0, 1), 10, _fill(row), title=_label(row))
@@ -149,7 +149,8 @@ def ladder(shown: Measured) -> Drawing:
     y = bottom + 30
     where = ", far to the right" if beyond else ""
     notes = [("red", f"roof: {tables.rate(roof)} {unit}{where}; % is the share of the roof")]
-    notes += [("orange", f"{peer.name}: {tables.rate(peer.rate)} {unit}")] if peer else []
+    if baseline:
+        notes.append(("orange", f"{baseline.name}: {tables.rate(baseline.rate)} {unit}"))
     for colour, note in notes:
         drawing.line([(x0 + 4, y - 8), (x0 + 4, y + 4)], colour, 1.5)
         drawing.text(x0 + 12, y, note, 11, colour="muted")
@@ -204,8 +205,8 @@ def roofline(shown: Measured) -> Drawing:
         """The y of the roof at x: what stands right of x and lower does not cross it."""
         return at(least, roof(least * (MOST / least) ** ((x - x0) / wide)))[1]
 
-    peer = tables.best_peer(shown.measurement)
-    shown_rows = [*kernels, *([peer] if peer else ())]
+    baseline = tables.best_baseline(shown.measurement)
+    shown_rows = [*kernels, *([baseline] if baseline else ())]
     names = [f"{_label(row)}, {shown.rate(row):.3g}" for row in shown_rows]
     short = [f"{_number(row)}: {shown.rate(row):.3g}" for row in shown_rows]
     while True:  # a decade more below, until all labels fit

@@ -40,7 +40,7 @@ __forceinline__ void recorded_wait() {
 
 
 @dataclass
-class Step:
+class Interval:
     """What thread 0 does from one wait to the next; step 0 is what comes before the first wait.
 
     Tiles are numbered in the order in which they are copied. A group that copies nothing has none.
@@ -64,7 +64,7 @@ class Ring:
     """stage: of each tile, in which stage it lies; steps: what happens to them."""
 
     stage: tuple[int, ...]
-    steps: tuple[Step, ...]
+    steps: tuple[Interval, ...]
 
     @property
     def stages(self) -> int:
@@ -110,7 +110,7 @@ def follow(events: list[tuple[int, str, int]]) -> Ring:
     tiles = {group: tile for tile, group in enumerate(groups)}
     stage = _stages([pieces[group] for group in groups])
 
-    steps, group, started = [Step()], 0, list[int]()
+    steps, group, started = [Interval()], 0, list[int]()
     for thread, name, value in events:
         step = steps[-1]
         if thread:
@@ -121,7 +121,7 @@ def follow(events: list[tuple[int, str, int]]) -> Ring:
         group += name == "commit"
         if name == "wait":
             done = [tile for known, tile in tiles.items() if known < group - value]
-            steps.append(Step(value, max([step.arrived, *done])))
+            steps.append(Interval(value, max([step.arrived, *done])))
         if name == "read":
             holds = [tile for tile in started if value // PIECE in pieces[groups[tile]]]
             if holds:

@@ -7,6 +7,7 @@ import pytest
 
 OLD = {
     "ladder.contract.op": "ladder.core.contract.op",
+    "ladder.core.show.training_tables": "ladder.core.show.tables",
     "trainer.measure.doctor": "trainer.commands.doctor",
     "trainer.run.training": "trainer.train",
     "trainer.run.logs": "trainer.files.logs",

@@ -256,7 +256,7 @@ def test_the_rows_say_what_follows_from_a_time():
     assert orphan.gain is None, "its parent was not measured"
     assert fast.rate == pytest.approx(BYTES / 10e-6 / 1e9)
     assert fast.of_roof == pytest.approx(0.36)
-    assert tables.best_peer(measurement).name == "PyTorch eager"
+    assert tables.best_baseline(measurement).name == "PyTorch eager"
 
 
 def test_a_gain_is_against_the_rung_that_one_grew_from():

@@ -22,7 +22,7 @@ OTHER = LineCount("a.cu", 20, "finish", "inp", "global", "read", 4, 99, 99, 99, 
 def kernel(opcodes="LDG", registers=32, blocks=264, name="copy", spill=0):
     launch, takes = Launch(name, (blocks, 1, 1), (256, 1, 1)), Resources(registers, 0, 0, spill)
     code = [Instruction(name, opcode, None) for opcode in opcodes.split()]
-    return machine.Kernel(launch, takes, occupancy("sm_90a", takes, launch), code, 132)
+    return machine.Built(launch, takes, occupancy("sm_90a", takes, launch), code, 132)
 
 
 def predicted(kernel, *counts):

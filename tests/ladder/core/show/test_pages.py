@@ -184,11 +184,11 @@ def test_a_picture_is_drawn_and_names_its_numbers(site, kind):
 
 
 def test_a_long_diff_is_cut_and_says_how_to_see_the_rest(site):
-    place = pages.Place(site / "doc" / "layernorm.md", old="", draw=False)
-    _, shown, rest = pages.diff(place, OP.name, "2").split("```")
+    slot = pages.Slot(site / "doc" / "layernorm.md", old="", draw=False)
+    _, shown, rest = pages.diff(slot, OP.name, "2").split("```")
     assert len(shown.splitlines()) == 1 + pages.MOST_LINES  # and the name of the language
     assert rest.endswith(" more lines: `python -m ladder diff layernorm.forward 2`")
-    assert re.search("```diff\n.*float sum", pages.diff(place, OP.name, "2", first="float sum"))
+    assert re.search("```diff\n.*float sum", pages.diff(slot, OP.name, "2", first="float sum"))
 
 
 def test_a_bar_is_as_long_as_the_speed(site):
