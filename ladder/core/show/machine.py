@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ladder.core.amd.hip import compiler as hip_compiler
-from ladder.core.amd.hip.occupancy import occupancy as hip_occupancy
+from ladder.core.amd.hip.assembly import occupancy as hip_occupancy
 from ladder.core.common.errors import LadderError
 from ladder.core.common.machine_code import Occupancy
 from ladder.core.contract.ladder import Ladder
@@ -18,7 +18,6 @@ from ladder.core.contract.target import Target
 from ladder.core.device.cuda import compiler, sass
 from ladder.core.device.cuda.compiler import Resources
 from ladder.core.device.cuda.nvrtc import find_nvrtc
-from ladder.core.device.cuda.occupancy import occupancy
 
 ARCHITECTURE = "sm_90a"
 
@@ -72,7 +71,7 @@ def kernels(
         Kernel(
             launch,
             takes[launch.kernel],
-            occupancy(target.arch, takes[launch.kernel], launch),
+            sass.occupancy(target.arch, takes[launch.kernel], launch),
             [i for i in code if i.kernel == launch.kernel],
             target.multiprocessors,
         )
