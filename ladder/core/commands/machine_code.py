@@ -30,7 +30,7 @@ def add_to(commands: shared.Commands) -> None:
     parser = commands.add("compile", compile_rungs)
     parser.add_argument("op", nargs="?", help="an op, or a layer")
     parser.add_argument("rung", nargs="?", help=f"{shared.RUNG_HELP}; default: all")
-    parser.add_argument("--all", action="store_true", help="every rung of every op")
+    shared.switch(parser, "--all", "every rung of every op")
     parser.add_argument(
         "--arch",
         default="sm_90a",
@@ -50,7 +50,7 @@ def add_to(commands: shared.Commands) -> None:
         parser.add_argument(
             "--arch", default=default, help=f"{', '.join(known)}; default {default}"
         )
-        parser.add_argument("--summary", action="store_true", help="only counts and registers")
+        shared.switch(parser, "--summary", "only counts and registers")
 
 
 def compile_rungs(options: argparse.Namespace) -> int:
