@@ -9,10 +9,10 @@ https://docs.nvidia.com/cuda/cuda-c-programming-guide/#peer-to-peer-memory-acces
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -201,10 +201,8 @@ class CudaGroup(Device):
     def description(self) -> dict[str, str | int]:
         return self.gpus[0].description()
 
-    @contextlib.contextmanager
-    def annotate(self, name: str) -> Iterator[None]:
-        with self.gpus[0].annotate(name):
-            yield
+    def annotate(self, name: str) -> AbstractContextManager[Any]:
+        return self.gpus[0].annotate(name)
 
 
 class GroupKernel:

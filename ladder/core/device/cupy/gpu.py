@@ -267,12 +267,6 @@ class CupyGpu(Device):
             milliseconds: float = self.cupy.cuda.get_elapsed_time(start, end)
             return milliseconds / 1e3
 
-    def time(self, work: Callable[[], None]) -> float:
-        with self._current():
-            start = self.mark()
-            work()
-            return self.seconds(start, self.mark())
-
     def capture(self, work: Callable[[], None]) -> Callable[[], None]:
         """Replaying a graph takes about a quarter of the host's time that its launches take."""
         self.synchronize()
