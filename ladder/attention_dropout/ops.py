@@ -39,11 +39,9 @@ forward = replace(
     bench=MEASURED,
     make_inputs=with_state(normal),
     cases={
-        "large scores": Case(large_scores, hard=True),
-        "equal scores": Case(equal_scores),
+        **attention.forward.cases,
         "p = 0": Case(scalars={"p": 0.0}),
         "p = 0.5, first stream": Case(scalars={"p": 0.5, "stream": 0}),
-        "second layer": SECOND_LAYER,
     },
 )
 

@@ -3,6 +3,8 @@ are also one."""
 
 from dataclasses import replace
 
+import numpy as np
+
 from ladder.core.contract.ladder import Ladder
 from ladder.core.contract.op import Case, Dims, OnGpu, Op, read, shapes, update, write
 from ladder.matmul import library_rungs as library
@@ -33,6 +35,12 @@ WITH_BIAS = {name: sizes for name, sizes in BENCH.items() if name != "lm head"}
 
 def flops(d: Dims) -> int:
     return 2 * d["N"] * d["C"] * d["OC"]
+
+
+def some_rows_not_a_number(dims: Dims, rng: np.random.Generator) -> dict[str, np.ndarray]:
+    inp = rng.standard_normal((dims["N"], dims["C"]))
+    inp[::3, -1] = np.nan
+    return {"inp": inp}
 
 
 forward = Op(

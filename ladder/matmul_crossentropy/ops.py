@@ -12,7 +12,7 @@ import numpy as np
 from ladder.core.contract.ladder import Ladder
 from ladder.core.contract.op import Case, Dims, Op, read, shapes, write
 from ladder.crossentropy import ops as crossentropy
-from ladder.matmul.ops import flops
+from ladder.matmul.ops import flops, some_rows_not_a_number
 from reference import matmul_crossentropy
 
 SHAPES = shapes(
@@ -50,12 +50,6 @@ def two_levels(level: float) -> Case:
         return {"inp": inp, "weight": weight}
 
     return Case(make, hard=True)
-
-
-def some_rows_not_a_number(dims: Dims, rng: np.random.Generator) -> dict[str, np.ndarray]:
-    inp = rng.standard_normal((dims["N"], dims["C"]))
-    inp[::2, 0] = np.nan
-    return {"inp": inp}
 
 
 def cancels(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -12,13 +12,6 @@ from ladder.matmul import ops as matmul
 from ladder.matmul_gelu.ops import SHAPES
 from reference import matmul_relu
 
-
-def some_rows_not_a_number(dims: Dims, rng: np.random.Generator) -> dict[str, np.ndarray]:
-    inp = rng.standard_normal((dims["N"], dims["C"]))
-    inp[::3, -1] = np.nan
-    return {"inp": inp}
-
-
 forward = Op(
     name="matmul_relu.forward",
     summary="out = max(inp @ weight.T + bias, 0)",
@@ -31,7 +24,7 @@ forward = Op(
         "fc N=65536": {"N": 65536, "C": 768, "OC": 3072},
     },
     cases={
-        "not a number": Case(some_rows_not_a_number, finite=False),
+        "not a number": Case(matmul.some_rows_not_a_number, finite=False),
         "second layer": Case(starts={"out": "N * OC", "weight": "OC * C", "bias": "OC"}),
     },
 )

@@ -41,10 +41,10 @@ def add_to(commands: shared.Commands) -> None:
         default=sandbox.SECONDS,
         help="time limit for your own kernel; default %(default)g",
     )
-    group.add_argument(
+    shared.switch(
+        group,
         "--coverage",
-        action="store_true",
-        help="on the emulator, how often the branches and loops of a rung run at these shapes",
+        "on the emulator, how often the branches and loops of a rung run at these shapes",
     )
     group.add_argument(
         "--warp",

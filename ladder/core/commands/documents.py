@@ -11,15 +11,11 @@ def add_to(commands: shared.Commands) -> None:
     if ROOT:  # an installed wheel has neither pages nor notebooks
         return
     parser = commands.add("docs", write_docs)
-    parser.add_argument(
-        "--check", action="store_true", help="write nothing; status 1 if out of date"
-    )
+    shared.switch(parser, "--check", "write nothing; status 1 if out of date")
 
     parser = commands.add("notebooks", run_notebooks)
     parser.add_argument("name", nargs="*", help="such as 00_start; default: all")
-    parser.add_argument(
-        "--copy", action="store_true", help="only copy them to my/, where what you saved stays"
-    )
+    shared.switch(parser, "--copy", "only copy them to my/, where what you saved stays")
 
 
 def write_docs(options: argparse.Namespace) -> int:

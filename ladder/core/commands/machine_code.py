@@ -12,7 +12,6 @@ import numpy as np
 
 from ladder.core.amd.hip import assembly
 from ladder.core.amd.hip import compiler as hip
-from ladder.core.amd.hip import occupancy as hip_occupancy
 from ladder.core.commands import shared
 from ladder.core.common import machine_code
 from ladder.core.common.errors import CompileError, LadderError
@@ -21,7 +20,7 @@ from ladder.core.contract.launch_plan import Launch, LaunchPlan
 from ladder.core.contract.op import DTYPES
 from ladder.core.contract.rung_file import Rung
 from ladder.core.contract.target import Target
-from ladder.core.device.cuda import compiler, occupancy, sass
+from ladder.core.device.cuda import compiler, sass
 from ladder.core.device.open import compile_for, typical_target
 
 Takes = TypeVar("Takes")  # what a kernel takes of an SM, or of a compute unit
@@ -31,7 +30,7 @@ def add_to(commands: shared.Commands) -> None:
     parser = commands.add("compile", compile_rungs)
     parser.add_argument("op", nargs="?", help="an op, or a layer")
     parser.add_argument("rung", nargs="?", help=f"{shared.RUNG_HELP}; default: all")
-    parser.add_argument("--all", action="store_true", help="every rung of every op")
+    shared.switch(parser, "--all", "every rung of every op")
     parser.add_argument(
         "--arch",
         default="sm_90a",
@@ -51,7 +50,7 @@ def add_to(commands: shared.Commands) -> None:
         parser.add_argument(
             "--arch", default=default, help=f"{', '.join(known)}; default {default}"
         )
-        parser.add_argument("--summary", action="store_true", help="only counts and registers")
+        shared.switch(parser, "--summary", "only counts and registers")
 
 
 def compile_rungs(options: argparse.Namespace) -> int:
@@ -112,7 +111,7 @@ def show_sass(options: argparse.Namespace) -> int:
     rung, target, plan = _chosen(options, compiler.typical_target)
     cubin = compiler.compile_cubin(rung, plan.constants, target.real, target.arch)
     found = sass.instructions(cubin, rung.file)
-    _print_code(options, rung, plan, found, compiler.resources(cubin), occupancy.occupancy)
+    _print_code(options, rung, plan, found, compiler.resources(cubin), sass.occupancy)
     for remark in compiler.remarks(cubin):
         print(f"  the compiler: {remark}")
     _print_summary(machine_code.summary(found, sass.GROUPS))
@@ -124,7 +123,7 @@ def show_isa(options: argparse.Namespace) -> int:
     rung, target, plan = _chosen(options, hip.typical_target)
     module = hip.compile_code_object(rung, plan.constants, target.real, target.arch, target.warp)
     found = assembly.instructions(module, rung.file)
-    _print_code(options, rung, plan, found, hip.resources(module), hip_occupancy.occupancy)
+    _print_code(options, rung, plan, found, hip.resources(module), assembly.occupancy)
     _print_summary(machine_code.summary(found, assembly.GROUPS))
     return 0
 

@@ -44,6 +44,11 @@ class Commands:
         return parser
 
 
+def switch(parser: argparse._ActionsContainer, name: str, text: str) -> None:
+    """A flag without a value; `text` is its help."""
+    parser.add_argument(name, action="store_true", help=text)
+
+
 def add_op_and_rung(parser: Parser) -> None:
     """The arguments of a command that is about one rung; `op_and_rung` reads them."""
     parser.add_argument("op", help=OP_HELP)
@@ -86,7 +91,7 @@ def own_op(options: argparse.Namespace, files: Sequence[str]) -> Ladder:
 
 def add_unconfined(parser: Parser) -> None:
     """--unconfined of a command that runs a file on the emulator; `unconfined` reads it."""
-    parser.add_argument("--unconfined", action="store_true", help=confine.FLAG)
+    switch(parser, "--unconfined", confine.FLAG)
 
 
 def unconfined(options: argparse.Namespace, rung: Rung) -> bool:

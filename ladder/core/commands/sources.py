@@ -50,9 +50,7 @@ def add_to(commands: shared.Commands) -> None:
     parser.add_argument(
         "other", nargs="?", help="the rung to compare it with; default: the one that it grew from"
     )
-    parser.add_argument(
-        "--header", action="store_true", help="whole files, with the words of their headers"
-    )
+    shared.switch(parser, "--header", "whole files, with the words of their headers")
     parser.add_argument(
         "--context", type=_lines, default=3, metavar="LINES", help="around a change; default 3"
     )

@@ -34,17 +34,13 @@ def add_to(commands: shared.Commands) -> None:
     shared.add_unconfined(parser)
     shared.add_device_options(parser)
     group = parser.add_argument_group("what is timed")
-    group.add_argument("--all", action="store_true", help="every op")
+    shared.switch(group, "--all", "every op")
     group.add_argument("--rung", nargs="+", default=[], help="only these; ids or .cu files")
     group.add_argument(
         "--define", metavar="NAME=V,V", help="one rung, with each value of a constant: BLOCK=32,64"
     )
-    group.add_argument(
-        "--peers", action="store_true", help="PyTorch alone, beside what is kept of the rungs"
-    )
-    group.add_argument(
-        "--joules", action="store_true", help="mJ of a call, too, in turns: 8 seconds for each rung"
-    )
+    shared.switch(group, "--peers", "PyTorch alone, beside what is kept of the rungs")
+    shared.switch(group, "--joules", "mJ of a call, too, in turns: 8 seconds for each rung")
     group = parser.add_argument_group("what is kept")
     group.add_argument(
         "--save",
@@ -61,17 +57,13 @@ def add_to(commands: shared.Commands) -> None:
     parser.add_argument("op", nargs="?", help=shared.OP_HELP)
     shared.add_device_options(parser)
     group = parser.add_argument_group("which may be chosen")
-    group.add_argument("--library", action="store_true", help="vendor libraries may be chosen")
-    group.add_argument("--deterministic", action="store_true", help="the same bits every time")
-    group.add_argument("--tf32", action="store_true", help="float32 may be multiplied as TF32")
+    shared.switch(group, "--library", "vendor libraries may be chosen")
+    shared.switch(group, "--deterministic", "the same bits every time")
+    shared.switch(group, "--tf32", "float32 may be multiplied as TF32")
     group = parser.add_argument_group("what is kept")
-    group.add_argument("--fresh", action="store_true", help="measure again")
-    group.add_argument(
-        "--save", action="store_true", help="keep all that was picked here, in doc/results/picks"
-    )
-    group.add_argument(
-        "--prune", action="store_true", help="drop what is kept there of rungs that have changed"
-    )
+    shared.switch(group, "--fresh", "measure again")
+    shared.switch(group, "--save", "keep all that was picked here, in doc/results/picks")
+    shared.switch(group, "--prune", "drop what is kept there of rungs that have changed")
 
     parser = commands.add("latency", measure_latency)
     parser.add_argument("--device", default=default_device(), help="cuda, cuda:1, or hip (AMD)")

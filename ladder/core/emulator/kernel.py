@@ -74,7 +74,7 @@ class KernelError(LadderError):
 
 @dataclass(frozen=True)
 class Settings:
-    """How kernels are run; `Emulated` explains the fields."""
+    """How kernels are run; `Emulated` explains the fields. Those of COptions have its names."""
 
     warp: int
     seed: int
@@ -216,7 +216,7 @@ class EmulatedKernel:
             cluster, ranks = math.prod(launch.grid), launch.grid[1]
         values, buffers = self._convert(args, launch.prefetch)
         pointers = (ctypes.c_void_p * len(args))(*(value.ctypes.data for value in values))
-        settings = self._settings
+        settings = vars(self._settings).items()
         options = COptions(
             launch.grid,
             launch.block,
@@ -224,17 +224,9 @@ class EmulatedKernel:
             ranks,
             launch.shared,
             SHARED_BYTES,
-            settings.warp,
-            settings.workers,
-            settings.seed,
-            settings.early,
-            settings.counting,
-            settings.trace,
-            len(buffers),
-            bool(launch.prefetch),
-            settings.record,
-            settings.last,
-            settings.time_limit,
+            buffer_count=len(buffers),
+            prefetches=bool(launch.prefetch),
+            **{name: value for name, value in settings if hasattr(COptions, name)},
         )
         library = load_runtime()
         array = (CBuffer * len(buffers))(*buffers)

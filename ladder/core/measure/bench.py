@@ -88,10 +88,14 @@ def bench(
     if op.ranks and device.group_size == 1:
         say(f"{op.name}: left out: {NO_LINK}", False)
         return
-    roofs = roofs or Roofs(device)
+    roofs, rungs = roofs or Roofs(device), rungs or ladder.on(device)
     for dtype in dtypes or op.reals:
+        target = device.target(DTYPES[dtype])
+        tf32 = any(rung.tf32 and rung.claims(target) for rung in rungs)
         for name, dims in (shapes or measured_shapes(op, device)).items():
-            yield _measurement(ladder, device, dtype, name, dims, rungs, roofs, say, joules)
+            roof = roofs.of(op, dims, dtype, tf32)
+            sets = functools.partial(BufferSets, op, device, target.real, dims)
+            yield _measurement(sets(), name, rungs, roof, say, joules)  # held only while it runs
 
 
 def forecast(
@@ -133,21 +137,10 @@ def refuse_emulated(device: Device, instead: str = COUNTS) -> None:
 
 
 def _measurement(
-    ladder: Ladder,
-    device: Device,
-    dtype: str,
-    shape: str,
-    dims: Dims,
-    rungs: Sequence[Rung] | None,
-    roofs: Roofs,
-    say: Say,
-    joules: bool,
+    buffers: BufferSets, shape: str, rungs: Sequence[Rung], roof: Roof, say: Say, joules: bool
 ) -> dict[str, Any]:
-    op, real = ladder.op, DTYPES[dtype]
-    rungs = rungs if rungs is not None else ladder.on(device)
-    target = device.target(real)
-    roof = roofs.of(op, dims, dtype, any(rung.tf32 and rung.claims(target) for rung in rungs))
-    buffers = BufferSets(op, device, real, dims)
+    op, real, dims, device = buffers.op, buffers.real, buffers.dims, buffers.device
+    dtype, target = real.name, device.target(real)
     in_cache = buffers.bytes < 2 * device.l2_bytes
     verify = _verifier(buffers)
     rows, timed = [], []

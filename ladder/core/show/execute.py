@@ -52,10 +52,8 @@ class ThisPython(AsyncKernelManager):
         return KernelSpecManager(kernel_dirs=[])
 
 
-def execute(path: Path, seconds: int = 300) -> Any:
+def execute(path: Path) -> Any:
     """The notebook with the outputs of a run in a new Python process. Nothing is written.
-
-    seconds  time limit of a cell
 
     Raises nbclient's CellExecutionError where a cell fails.
     """
@@ -63,7 +61,7 @@ def execute(path: Path, seconds: int = 300) -> Any:
     with TemporaryDirectory() as progress:  # neither the reader's, nor added to it
         NotebookClient(
             notebook,
-            timeout=seconds,
+            timeout=300,  # seconds of a cell
             kernel_name="python3",
             kernel_manager_class=ThisPython,
             resources={"metadata": {"path": str(path.parent)}},

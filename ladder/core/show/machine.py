@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ladder.core.amd.hip import compiler as hip_compiler
-from ladder.core.amd.hip.occupancy import occupancy as hip_occupancy
+from ladder.core.amd.hip.assembly import occupancy as hip_occupancy
 from ladder.core.common.errors import LadderError
 from ladder.core.common.machine_code import Occupancy
 from ladder.core.contract.ladder import Ladder
@@ -18,7 +18,7 @@ from ladder.core.contract.target import Target
 from ladder.core.device.cuda import compiler, sass
 from ladder.core.device.cuda.compiler import Resources
 from ladder.core.device.cuda.nvrtc import find_nvrtc
-from ladder.core.device.cuda.occupancy import occupancy
+from ladder.core.show.tables import markdown
 
 ARCHITECTURE = "sm_90a"
 
@@ -72,7 +72,7 @@ def kernels(
         Built(
             launch,
             takes[launch.kernel],
-            occupancy(target.arch, takes[launch.kernel], launch),
+            sass.occupancy(target.arch, takes[launch.kernel], launch),
             [i for i in code if i.kernel == launch.kernel],
             target.multiprocessors,
         )
@@ -103,15 +103,15 @@ def machine_table(
     shown = [name for name in opcodes if any(found[name] for found in counted)]
     titles = ["registers", "shared memory of a block", "blocks on an SM"]
     titles += ["in the loop" if loop else "instructions", *shown]
-    rows = [f"| rung | {' | '.join(titles)} |", "|---|" + "--:|" * len(titles)]
+    rows = []
     for (rung, kernel), found in zip(made, counted, strict=True):
         shared = kernel.takes.shared + kernel.launch.shared
         numbers = (kernel.takes.registers, shared, kernel.occupancy.blocks, found.total())
         cells = (f"{number:,}" for number in (*numbers, *(found[name] for name in shown)))
-        rows.append(f"| {_label(ladder, rung, kernel.launch.kernel)} | {' | '.join(cells)} |")
+        rows.append([_label(ladder, rung, kernel.launch.kernel), *cells])
     of = f"{format_dims(dims)}, {dtype}; {ARCHITECTURE}"
     version = ".".join(map(str, find_nvrtc().version))
-    return "\n".join([*rows, "", f"{of}, NVRTC {version}."])
+    return f"{markdown(['rung', *titles], rows)}\n\n{of}, NVRTC {version}."
 
 
 def resources_table(
@@ -122,14 +122,13 @@ def resources_table(
 
     Raises LadderError where a rung cannot run at `dims`, or does not compile.
     """
-    rows = [f"| rung | {' | '.join(architectures)} |", "|---|" + "---|" * len(architectures)]
+    rows, titles = [], ["rung", *architectures]
     for rung in rungs:
         found = [_of_kernels(ladder, rung, name, dtype, dims) for name in architectures]
         own = [ladder.op.kernel] if ladder.op.kernel in found[0] else list(found[0])
-        for kernel in own:
-            cells = " | ".join(of[kernel] for of in found)
-            rows.append(f"| {_label(ladder, rung, kernel)} | {cells} |")
-    return "\n".join([*rows, "", f"{format_dims(dims)}, {dtype}; compiled by clang, not run."])
+        rows += [[_label(ladder, rung, name), *(of[name] for of in found)] for name in own]
+    table = markdown(titles, rows, left=len(titles))
+    return f"{table}\n\n{format_dims(dims)}, {dtype}; compiled by clang, not run."
 
 
 def _of_kernels(ladder: Ladder, rung: Rung, name: str, dtype: str, dims: Dims) -> dict[str, str]:

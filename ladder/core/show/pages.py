@@ -220,14 +220,12 @@ def tally(slot: Slot) -> str:
 
 def rungs(slot: Slot, op: str) -> str:
     """The rungs of a ladder: a link to each file, and on which GPUs and shapes it runs."""
-    lines = ["| rung | idea | runs on | needs |", "|---|---|---|---|"]
-    ladder = find(op)
+    lines, ladder = [], find(op)
     for rung in ladder.rungs:
-        number = link(slot, rung)
-        where = runs_on(rung, ladder.op.reals)
+        idea, where = rung.idea + tables.remarks(rung), runs_on(rung, ladder.op.reals)
         shapes = "; ".join(f"`{condition}`" for condition in rung.shape_conditions())
-        lines.append(f"| {number} | {rung.idea}{tables.remarks(rung)} | {where} | {shapes} |")
-    return "\n".join(lines)
+        lines.append([link(slot, rung), idea, where, shapes])
+    return tables.markdown(["rung", "idea", "runs on", "needs"], lines, left=4)
 
 
 def cards(slot: Slot) -> str:
@@ -235,10 +233,7 @@ def cards(slot: Slot) -> str:
     at the first shape that is measured, within the shared memory that a block has there."""
     generations = [g for g in NVIDIA if g.name != "sm_75"]  # has no bfloat16
     targets = [compiler.typical_target(g.arch, DTYPES["bfloat16"]) for g in generations]
-    lines = [
-        f"| | {' | '.join(f'{g.name}<br>{g.cards}' for g in generations)} |",
-        "|---|" + "--:|" * len(generations),
-    ]
+    lines = []
     for name, ladder in ladders().items():
         kernels, dims = [r for r in ladder.rungs if r.path and r.pays], _measured_shape(name)
         last = [
@@ -246,9 +241,8 @@ def cards(slot: Slot) -> str:
             for target in targets
         ]
         if any(rungs != last[0] for rungs in last):
-            cells = (link(slot, rung) for rungs in last for rung in rungs)
-            lines.append(f"| `{name}` | {' | '.join(cells)} |")
-    return "\n".join(lines)
+            lines.append([f"`{name}`", *(link(slot, rung) for rungs in last for rung in rungs)])
+    return tables.markdown(["", *(f"{g.name}<br>{g.cards}" for g in generations)], lines)
 
 
 def _header(rung: Rung) -> str:
@@ -393,19 +387,18 @@ def counts(
 
     def rows(ladder: Ladder, rungs: Sequence[Rung], dtype: str, dims: Dims) -> str:
         report = trace.trace(ladder, rung, dtype, dims)
-        lines = ["| source | access | requests | takes | ideal |", "|---|---|--:|--:|--:|"]
+        lines = []
         for count in trace.own_lines(report, rung):
             if count.line not in wanted:
                 continue
             takes, ideal, unit = trace.per_request(count)
             shown = f"**{takes:.1f}**" if takes > 1.5 * ideal else f"{takes:.1f}"
             text = wanted[count.line].replace("|", r"\|")  # a bar would end the cell
-            lines.append(
-                f"| `{text}` | {count.kind} `{count.buffer}` "
-                f"| {count.requests:,} | {shown} {unit} | {ideal:.1f} |"
-            )
-        of = f"{format_dims(dims)}, {dtype}"
-        return "\n".join([*lines, "", f"{of}; per request of a warp, counted by the emulator."])
+            cells = [f"`{text}`", f"{count.kind} `{count.buffer}`", f"{count.requests:,}"]
+            lines.append([*cells, f"{shown} {unit}", f"{ideal:.1f}"])
+        titles = ["source", "access", "requests", "takes", "ideal"]
+        of = f"{format_dims(dims)}, {dtype}; per request of a warp, counted by the emulator."
+        return f"{tables.markdown(titles, lines, left=2)}\n\n{of}"
 
     return _made(slot, rows, "counts", op, [number], dtype, dims, *wanted.values())
 

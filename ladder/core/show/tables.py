@@ -1,7 +1,7 @@
 """Measurements as Markdown tables, and what follows from a measured time: of ops, and of whole
 training steps, from doc/results/training and doc/results/logs."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,14 @@ Link = Callable[[Rung], str]  # how a page refers to a rung's file
 
 
 MILLISECONDS = 10_000  # µs, from which on a time is shown in ms
+
+
+def markdown(titles: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1) -> str:
+    """A table. Its first columns, `left` of them, hold texts, and the others numbers, which are
+    aligned to the right."""
+    rule = "---|" * left + "--:|" * (len(titles) - left)
+    head, *body = (f"| {' | '.join(cells)} |" for cells in (titles, *rows))
+    return "\n".join([head, f"|{rule}", *body])
 
 
 class NotMeasured(LadderError):
@@ -72,14 +80,11 @@ def table(op: str, link: Link, rungs: Sequence[str] = (), **which: str) -> str:
     if rungs:
         rows = [row for row in rows if row.rung in rungs or not row.kernel]
     reference, in_tf32 = best_baseline(measurement), best_baseline(measurement, tf32=True)
-    against = f" | % of {reference.name}" if reference else ""
     joules = any(row.mj is not None for row in rows)
     time = "µs (or ms)" if any(row.us >= MILLISECONDS for row in rows) else "µs"
-    lines = [
-        f"| rung | {time} | × parent | {unit(measurement)} | % of roof{against} |"
-        + " mJ |" * joules,
-        "|---|--:|--:|--:|--:|" + "--:|" * ((reference is not None) + joules),
-    ]
+    titles = ["rung", time, "× parent", unit(measurement), "% of roof"]
+    titles += [f"% of {reference.name}"] if reference else []
+    lines = []
     for row in rows:
         name = row.name
         if row.rung is not None:
@@ -100,13 +105,13 @@ def table(op: str, link: Link, rungs: Sequence[str] = (), **which: str) -> str:
             cells.append(percent(beside.us / row.us) if beside else "")
         if joules:
             cells.append("" if row.mj is None else f"{row.mj:,.4g}")
-        lines.append("| " + " | ".join(cells) + " |")
+        lines.append(cells)
     note = caption(device, measurement)
     shown = {row.rung for row in rows}
     parents = [ladder.predecessor(ladder.rung(row.rung)) for row in rows if row.rung and row.gain]
     if any(parent and parent.id not in shown for parent in parents):
         note = f"A parent may be unlisted. {note}"
-    return "\n".join([*lines, "", note])
+    return f"{markdown([*titles, *['mJ'] * joules], lines)}\n\n{note}"
 
 
 def gain(op: str, before: Rung, after: Rung) -> str:
@@ -120,28 +125,21 @@ def gain(op: str, before: Rung, after: Rung) -> str:
             if not {before.id, after.id} <= rows.keys():
                 continue
             first, second = rows[before.id], rows[after.id]
-            lines.append(
-                f"| {measurement['shape']}, {measurement['dtype']} "
-                f"| {duration(first.us)}{first.since} | {duration(second.us)}{second.since} "
-                f"| {first.us / second.us:.2f} "
-                f"| {rate(second.rate)} {unit(measurement)} | {percent(second.of_roof)} |"
-            )
+            cells = [f"{measurement['shape']}, {measurement['dtype']}"]
+            cells += [f"{duration(row.us)}{row.since}" for row in (first, second)]
+            cells += [f"{first.us / second.us:.2f}", f"{rate(second.rate)} {unit(measurement)}"]
+            lines.append([*cells, percent(second.of_roof)])
         if lines:
+            names = [f"{rung.name}, µs" for rung in (before, after)]
             gpu = content["device"]["gpu"]
-            head = (
-                f"| {gpu} | {before.name}, µs | {after.name}, µs | × as fast | rate | % of roof |"
-            )
-            return "\n".join([head, "|---|--:|--:|--:|--:|--:|", *lines])
+            return markdown([gpu, *names, "× as fast", "rate", "% of roof"], lines)
     raise NotMeasured(f"{before.name} and {after.name}: python -m ladder bench {op}")
 
 
 def overview(link: Link) -> str:
     """The best rung of every op that was measured, one line each, at the op's first shape."""
-    lines = [
-        "| op | shape | best rung | µs | % of roof | % of PyTorch or library |",
-        "|---|---|---|--:|--:|--:|",
-    ]
-    captions = set()
+    titles = ("op", "shape", "best rung", "µs", "% of roof", "% of PyTorch or library")
+    lines, captions = [], set()
     for op in ladders():
         try:
             found, measurement = find_measurement(op)
@@ -153,15 +151,13 @@ def overview(link: Link) -> str:
             continue
         baseline = best_baseline(measurement)
         against = f"{percent(baseline.us / best.us)} of {baseline.name}" if baseline else ""
-        lines.append(
-            f"| {op} | {measurement['shape']}, {measurement['dtype']} | "
-            f"{link(find(op).rung(best.rung))} {best.name}{best.since} | {best.us:,.1f} | "
-            f"{percent(best.of_roof)} | {against} |"
-        )
+        shape = f"{measurement['shape']}, {measurement['dtype']}"
+        name = f"{link(find(op).rung(best.rung))} {best.name}{best.since}"
+        lines.append([op, shape, name, f"{best.us:,.1f}", percent(best.of_roof), against])
         captions.add(machine(found))
     if not captions:
         return "_Nothing has been measured yet: `python -m ladder bench --all` on a GPU does._"
-    return "\n".join([*lines, "", f"Measured on {', '.join(sorted(captions))}."])
+    return f"{markdown(titles, lines, left=3)}\n\nMeasured on {', '.join(sorted(captions))}."
 
 
 def by_products(measurement: results.Measurement) -> bool:
@@ -353,24 +349,24 @@ CONTENDERS = {
 def step_times(device: str) -> str:
     """Time of a training step of ours and of PyTorch, for each dtype and batch size."""
     rows = _measured(device)
-    lines = ["| | | ms/step | tokens/s | GiB |", "|---|---|--:|--:|--:|"]
+    lines = []
     for dtype, batch in dict.fromkeys((row["dtype"], row["B"]) for row in rows):
-        job = f" B={batch}" + (f", {dtype}" if dtype != "bf16" else "")
+        job = f"B={batch}" + (f", {dtype}" if dtype != "bf16" else "")
         for what, label in CONTENDERS.items():
             for row in rows:
                 if (row["dtype"], row["B"], row["what"]) == (dtype, batch, what):
                     name = label + results.since(row)
-                    lines.append(f"|{job} | {name} | {_speed(row)} | {row['gib']:.1f} |")
+                    lines.append([job, name, _speed(row), f"{row['gib']:.1f}"])
                     job = ""
-    return "\n".join(lines)
+    return markdown(["", "", "ms/step", "tokens/s", "GiB"], lines, left=2)
 
 
 def step_summary(device: str, dtype: str) -> str:
     """Ours beside the fastest way to run PyTorch: a line each, a column for each batch size."""
     rows = [row for row in _measured(device) if row["dtype"] == dtype]
     batches = sorted({row["B"] for row in rows})
-    heads = [f"B={batch}: ms/step | tokens/s" for batch in batches]
-    lines = [f"| | {' | '.join(heads)} |", "|---|" + "--:|--:|" * len(batches)]
+    heads = [title for batch in batches for title in (f"B={batch}: ms/step", "tokens/s")]
+    lines = []
     for label, prefix in (
         ("hand-written kernels only, `--rungs best`", "ours, --rungs best"),
         ("cuBLAS for the matrix products, `--rungs library`", "ours, --rungs library"),
@@ -380,9 +376,8 @@ def step_summary(device: str, dtype: str) -> str:
         if {row["B"] for row in named} != {*batches}:  # not measured on this device
             continue
         fastest = [min((r for r in named if r["B"] == b), key=lambda r: r["ms"]) for b in batches]
-        cells = [_speed(row) + results.since(row) for row in fastest]
-        lines.append(f"| {label} | {' | '.join(cells)} |")
-    return "\n".join(lines)
+        lines.append([label, *(_speed(row) + results.since(row) for row in fastest)])
+    return markdown(["", *heads], lines)
 
 
 def _measured(device: str) -> Sequence[dict[str, Any]]:
@@ -395,6 +390,7 @@ def _measured(device: str) -> Sequence[dict[str, Any]]:
 
 
 def _speed(row: dict[str, Any]) -> str:
+    """Two cells."""
     return f"{row['ms']:,.2f} | {row['tokens_per_second']:,.0f}"
 
 

@@ -30,6 +30,7 @@ from ladder.core.contract.rung_file import Rung
 from ladder.core.emulator.emulated import Emulated, KernelError
 from ladder.core.emulator.report import SECTOR, Access, LineCount, Report
 from ladder.core.show import source_code
+from ladder.core.show.tables import markdown
 from ladder.core.verify.inputs import run_on
 
 ALL = 1 << 20  # requests of a line that are kept in full
@@ -170,7 +171,7 @@ def traffic_table(ladder: Ladder, rungs: Sequence[Rung], dtype: str, dims: Dims)
     arrays = [*known, *sorted(used - {*known})]
     titles = ["all sectors", *(f"`{name}`" for name in arrays)]
     titles += ["wavefronts"] * any(wavefronts.values())
-    rows = [f"| rung | {' | '.join(titles)} |", "|---|" + "--:|" * len(titles)]
+    rows = []
     for rung in rungs:
         counted, total = sectors[rung.id], sectors[rung.id].total()
         cells = [f"{rung.id}: {rung.idea}", f"{total:,}"]
@@ -179,9 +180,9 @@ def traffic_table(ladder: Ladder, rungs: Sequence[Rung], dtype: str, dims: Dims)
             cells.append(share if counted[name] else "")
         if any(wavefronts.values()):
             cells.append(f"{wavefronts[rung.id]:,}" if wavefronts[rung.id] else "")
-        rows.append("| " + " | ".join(cells) + " |")
-    rows += ["", f"{format_dims(dims)}, {dtype}; reads and writes, counted by the emulator."]
-    return "\n".join(rows)
+        rows.append(cells)
+    of = f"{format_dims(dims)}, {dtype}; reads and writes, counted by the emulator."
+    return f"{markdown(['rung', *titles], rows)}\n\n{of}"
 
 
 def reuse_table(
@@ -193,12 +194,9 @@ def reuse_table(
     comes from it. A kernel is as fast as the slowest level allows. Sectors count as a whole, and
     a wavefront as the bytes that shared memory could have moved in it.
     """
-    rows = [
-        "| rung | load instructions per multiply-add "
-        "| FLOPs per byte from global memory and caches | FLOPs per byte of shared memory |",
-        "|---|--:|--:|--:|",
-    ]
-    flops = ladder.op.flops(dims)
+    titles = ["rung", "load instructions per multiply-add"]
+    titles += ["FLOPs per byte from global memory and caches", "FLOPs per byte of shared memory"]
+    rows, flops = [], ladder.op.flops(dims)
     for rung in rungs:
         lines = own_lines(trace(ladder, rung, dtype, dims, warp), rung)
         reads = [line for line in lines if line.kind == "read"]
@@ -206,13 +204,11 @@ def reuse_table(
         sectors = sum(line.sectors for line in reads if line.space == "global")
         wavefronts = sum(line.wavefronts for line in lines if line.space == "shared")
         shared = f"{flops / (WAVEFRONT * wavefronts):.2f}" if wavefronts else ""
-        rows.append(
-            f"| {rung.id}: {rung.idea} | {loads:#.2g} | {flops / (SECTOR * sectors):.2f} "
-            f"| {shared} |"
-        )
+        far = f"{flops / (SECTOR * sectors):.2f}"
+        rows.append([f"{rung.id}: {rung.idea}", f"{loads:#.2g}", far, shared])
     lanes = "" if warp == 32 else f", warps of {warp}"
     of = f"{format_dims(dims)}, {dtype}{lanes}"
-    return "\n".join([*rows, "", f"{of}; counted by the emulator, which has no caches."])
+    return f"{markdown(titles, rows)}\n\n{of}; counted by the emulator, which has no caches."
 
 
 def beside_least(op: Op, report: Report, dims: Dims) -> str:

@@ -2,16 +2,19 @@
 
 clang writes them as it compiles, and they stay in the cache beside the code object, so there is
 nothing to disassemble. An instruction from a header has the line of the rung where it was inlined.
+Occupancy follows from what a kernel takes and its launch alone.
 """
 
+import math
 import os
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ladder.core.amd.hip import compiler
 from ladder.core.common import machine_code
+from ladder.core.contract.launch_plan import Launch
 
 # What to look for in a kernel: (what it is, how its mnemonics begin, the style they are shown in).
 # The first that fits counts. https://llvm.org/docs/AMDGPU/AMDGPUAsmGFX942.html and its siblings
@@ -92,3 +95,28 @@ def listing(module: Path, source: Path) -> Iterator[Instruction | Label]:
 def instructions(module: Path, source: Path) -> list[Instruction]:
     """The instructions of every kernel of `module`, in order, with their lines in `source`."""
     return [item for item in listing(module, source) if isinstance(item, Instruction)]
+
+
+def waves_by_registers(arch: str, takes: compiler.Resources) -> int:
+    """The waves of a SIMD that its vector registers have room for."""
+    unit = compiler.TYPICAL[arch]
+    per_wave = max(1, -(-takes.vgprs // unit.granule)) * unit.granule
+    return min(unit.waves, unit.registers // per_wave)
+
+
+def occupancy(arch: str, takes: compiler.Resources, launch: Launch) -> machine_code.Occupancy:
+    """How many waves of a kernel a SIMD holds at once, and what limits them: of one that the
+    compiler gave these resources, launched like this."""
+    unit, place = compiler.TYPICAL[arch], "a CU"
+    if takes.two_units:  # a workgroup processor is two compute units of RDNA
+        place = "a WGP"
+        unit = replace(unit, simds=2 * unit.simds, lds=2 * unit.lds, blocks=2 * unit.blocks)
+    waves = -(-math.prod(launch.block) // unit.warp)
+    lds = -(-(takes.lds + launch.shared) // unit.lds_granule) * unit.lds_granule
+    limits = {
+        "waves": unit.simds * unit.waves // waves,
+        "registers": unit.simds * waves_by_registers(arch, takes) // waves,
+        **({"LDS": unit.lds // lds} if lds else {}),
+        **({"blocks": unit.blocks} if waves > 1 else {}),
+    }
+    return machine_code.Occupancy(limits, waves, unit.simds * unit.waves, place, "waves")

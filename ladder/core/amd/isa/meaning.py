@@ -9,7 +9,7 @@ https://gpuopen.com/machine-readable-isa/ and LLVM's tables
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from ladder.core.amd.isa.operands import Operand
@@ -64,39 +64,24 @@ def alike(names: str, sources: int, function: Callable[..., Any]) -> dict[str, M
     return table
 
 
-_OTHER_NAMES: Mapping[str, str] = {
-    # CDNA (gfx9)
-    "v_add_u32": "v_add_nc_u32",
-    "v_sub_u32": "v_sub_nc_u32",
-    "v_subrev_u32": "v_subrev_nc_u32",
-    "v_add_u16": "v_add_nc_u16",
-    "v_sub_u16": "v_sub_nc_u16",
-    "v_addc_co_u32": "v_add_co_ci_u32",
-    "v_subb_co_u32": "v_sub_co_ci_u32",
-    "v_subbrev_co_u32": "v_subrev_co_ci_u32",
-    "s_ff1_i32_b32": "s_ctz_i32_b32",
-    "s_ff1_i32_b64": "s_ctz_i32_b64",
-    # RDNA 4 (gfx12)
-    "v_mad_co_u64_u32": "v_mad_u64_u32",
-    "v_mad_co_i64_i32": "v_mad_i64_i32",
-    "s_add_co_i32": "s_add_i32",
-    "s_sub_co_i32": "s_sub_i32",
-    "s_add_co_u32": "s_add_u32",
-    "s_sub_co_u32": "s_sub_u32",
-    "s_add_co_ci_u32": "s_addc_u32",
-    "s_sub_co_ci_u32": "s_subb_u32",
-    "s_addk_co_i32": "s_addk_i32",
-}
-_PATTERNS = (
+_OTHER_NAMES = (
     (r"_(e32|e64|dpp|sdwa|e64_dpp)$", ""),  # encodings
-    (r"^s_andn2_", "s_and_not1_"),
-    (r"^s_orn2_", "s_or_not1_"),
+    # CDNA (gfx9)
+    (r"^v_(add|sub|subrev)_(u16|u32)$", r"v_\1_nc_\2"),
+    (r"^v_addc_co_", "v_add_co_ci_"),
+    (r"^v_subb(rev)?_co_", r"v_sub\1_co_ci_"),
+    (r"^s_(and|or)n2_", r"s_\1_not1_"),
+    (r"^s_ff1_", "s_ctz_"),
+    # RDNA 4 (gfx12)
     (r"(max3?|min3?|med3)_num_", r"\1_"),
+    (r"^s_add_co_ci_", "s_addc_"),
+    (r"^s_sub_co_ci_", "s_subb_"),
+    (r"^(v_mad|s_addk?|s_sub)_co_", r"\1_"),
 )
 
 
 def known_name(opcode: str) -> str:
     """The name under which an instruction is found here: v_add_nc_u32 for v_add_u32_e32."""
-    for pattern, replacement in _PATTERNS:
+    for pattern, replacement in _OTHER_NAMES:
         opcode = re.sub(pattern, replacement, opcode)
-    return _OTHER_NAMES.get(opcode, opcode)
+    return opcode

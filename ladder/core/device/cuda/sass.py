@@ -1,9 +1,11 @@
-"""SASS, the machine instructions of an NVIDIA GPU, read out of a cubin without a GPU.
+"""SASS, the machine instructions of an NVIDIA GPU, read out of a cubin without a GPU; and what
+follows from it and a launch, also without one: how many blocks an SM holds at once.
 
 Needs NVIDIA's `nvdisasm`, which comes as a wheel. Each instruction has the source line that it was
 compiled from; one from a header has the line of the rung where it was inlined.
 """
 
+import math
 import os
 import re
 import shutil
@@ -15,6 +17,8 @@ from pathlib import Path
 from ladder.core.common import machine_code
 from ladder.core.common.errors import LadderError
 from ladder.core.common.install import install
+from ladder.core.contract.launch_plan import Launch
+from ladder.core.device.cuda.compiler import TYPICAL, WARP_SIZE, Resources
 from ladder.core.device.cuda.nvrtc import toolkit_folders, wheel_folders
 
 # What to look for in a kernel: (what it is, the mnemonics, the style they are shown in).
@@ -117,6 +121,30 @@ def longest_loop(kernel: Sequence[Instruction]) -> list[Instruction]:
         return list(kernel)
     start, end = max(spans, key=lambda span: span[1] - span[0])
     return [i for i in kernel if start <= i.address <= end]
+
+
+PARTS = 4  # of an SM; each has a quarter of the registers and of the room for warps
+REGISTER_UNIT = 8  # registers of a lane are dealt out in eights
+
+
+def occupancy(arch: str, takes: Resources, launch: Launch) -> machine_code.Occupancy:
+    """How many blocks of a kernel an SM holds at once, and which resource limits them: of one that
+    the compiler gave these resources, launched like this. Nsight Compute calls it theoretical.
+
+    Blocks of a cluster must share a part of the GPU, which may leave less room; that is not
+    counted.
+    """
+    sm = TYPICAL[arch]
+    warps = -(-math.prod(launch.block) // WARP_SIZE)
+    per_warp = -(-takes.registers // REGISTER_UNIT) * REGISTER_UNIT * WARP_SIZE
+    shared = takes.shared + launch.shared + sm.reserved
+    limits = {
+        "warps": sm.warps // warps,
+        "registers": PARTS * (sm.registers // PARTS // per_warp) // warps,
+        **({"shared memory": sm.shared // shared} if shared else {}),
+        "blocks": sm.blocks,
+    }
+    return machine_code.Occupancy(limits, warps, sm.warps)
 
 
 def find_nvdisasm() -> Path:

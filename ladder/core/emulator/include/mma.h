@@ -73,20 +73,11 @@ __forceinline__ void for_each_element(Fragment &f, unsigned ld, bool by_column, 
     emulator::emulator_warp(emulator::WARP_SYNC, ~0ull, 0, 0);
 }
 
-template <class L>
-struct is_column_major {
-    static constexpr bool value = false;
-};
-template <>
-struct is_column_major<col_major> {
-    static constexpr bool value = true;
-};
-
 template <class Use, int M, int N, int K, class T, class L, class S>
 __forceinline__ void load_matrix_sync(
     fragment<Use, M, N, K, T, L> &f, const S *from, unsigned ld) {
     auto load = [&](auto &element, size_t offset) { element = from[offset]; };
-    for_each_element(f, ld, is_column_major<L>::value, load);
+    for_each_element(f, ld, emulator::is_same<L, col_major>, load);
 }
 template <int M, int N, int K, class T>
 __forceinline__ void load_matrix_sync(

@@ -140,7 +140,7 @@ void emulator_tile_load(void *tile, const void *map, void *barrier, int x, int y
         Mbarrier &counts = worker.find_mbarrier(barrier, rank, CALLER);
         worker.note("loads", counts, counts.phases, CALLER);
         char *there = worker.members[rank]->shared.begin + place.offset;
-        TileCopy copy{there, tiles, x, y, Way::load, &counts, worker.number_of(worker.fiber()),
+        TileCopy copy{there, tiles, x, y, Way::load, &counts, worker.running(),
                       CALLER};
         if (MemoryModel *memory = worker.launch->memory.get())
             memory->copy_counted(worker, there, bytes, TMA_LOAD, counts, CALLER);
@@ -158,7 +158,7 @@ void emulator_tile_store(const void *map, const void *tile, int x, int y, bool a
     if (MemoryModel *memory = worker.launch->memory.get())
         memory->store_tile(worker, (const char *)tile, bytes, CALLER);
     worker.fiber().stores.start({(char *)tile, tiles, x, y, add ? Way::add : Way::store, nullptr,
-                                 worker.number_of(worker.fiber()), CALLER});
+                                 worker.running(), CALLER});
 }
 
 void emulator_tile_store_commit() { this_worker->fiber().stores.commit(); }
@@ -172,7 +172,8 @@ void emulator_tile_store_wait(int pending_groups) {
 }
 
 void emulator_proxy_fence() {
-    if (MemoryModel *memory = this_worker->launch->memory.get()) memory->proxy_fence(*this_worker);
+    if (MemoryModel *memory = this_worker->launch->memory.get())
+        memory->clocks.fence(this_worker->running());
 }
 
 }  // namespace emulator

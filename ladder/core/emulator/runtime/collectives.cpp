@@ -35,7 +35,7 @@ bool Worker::complete_warp_operation(int warp, Fiber &first) {
         std::vector<int> met;
         for (uint64_t rest = mask; rest; rest &= rest - 1)
             met.push_back(number_of(lanes[__builtin_ctzll(rest)]));
-        launch->memory->meet(met);
+        launch->memory->clocks.meet(met);
     }
     uint64_t *values = &gathered[warps[warp].first];
     for (uint64_t rest = mask; rest; rest &= rest - 1) {
@@ -108,7 +108,7 @@ bool Worker::complete_barrier(int member) {
         std::vector<int> met;
         for (Fiber *fiber = begin; fiber < end; fiber++)
             if (fiber->state == State::at_barrier) met.push_back(number_of(*fiber));
-        launch->memory->meet(met);
+        launch->memory->clocks.meet(met);
         for (int warp = 0; warp < warps_of_block; warp++)
             launch->memory->finish_warp(*this, member * warps_of_block + warp);
     }

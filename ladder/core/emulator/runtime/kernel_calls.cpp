@@ -140,7 +140,8 @@ void *emulator_peer(const void *address, int rank) {
 void emulator_signal(unsigned *flag, unsigned value) {
     Worker &worker = *this_worker;
     worker.record(flag, sizeof *flag, ACCESS_ATOMIC, CALLER);
-    if (worker.launch->memory) worker.launch->memory->signal(worker, flag);
+    if (MemoryModel *memory = worker.launch->memory.get())
+        memory->clocks.release(worker.running(), memory->flags[flag]);
     *flag = value;
 }
 
@@ -152,7 +153,8 @@ void emulator_wait(const unsigned *flag, unsigned value) {
     fiber.until = value;
     while ((int)(*flag - value) < 0) worker.yield(State::polling, CALLER);
     fiber.waits_for = nullptr;
-    if (worker.launch->memory) worker.launch->memory->see(worker, flag);
+    if (MemoryModel *memory = worker.launch->memory.get())  // what came before the signal is done
+        memory->clocks.acquire(worker.running(), memory->flags[flag]);
 }
 
 // Data that carries a flag: it orders nothing but itself.

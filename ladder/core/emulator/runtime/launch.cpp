@@ -42,11 +42,11 @@ extern "C" EMULATOR_EXPORT Launch *emulator_launch(void (*kernel)(void **), void
         random.shuffle(launch->cluster_order);
     }
     if (options->last) launch->cluster_order = {clusters - 1};
-    if (options->count) launch->memory = std::make_unique<MemoryModel>(*launch, blocks);
+    if (options->counting) launch->memory = std::make_unique<MemoryModel>(*launch, blocks);
 
-    launch->records = options->count && options->record;
+    launch->records = options->counting && options->record;
 
-    unsigned workers = std::min<unsigned>(options->count ? 1 : options->workers, clusters);
+    unsigned workers = std::min<unsigned>(options->counting ? 1 : options->workers, clusters);
 #ifdef __wasm__  // one worker, and no threads
     work(launch.get());
 #else

@@ -41,8 +41,8 @@ Mbarrier &Worker::find_mbarrier(const void *address, int rank, const void *pc,
         if (launch->memory) {
             launch->memory->use_barrier(*this, barrier, pc);
             if (place.member != fiber().member)
-                launch->memory->touch_peer(*this, place.member, number_of(fiber()),
-                                           launch->memory->now(*this), pc);
+                launch->memory->touch_peer(*this, place.member, running(),
+                                           launch->memory->clocks.now(running()), pc);
         }
         return barrier;
     }
@@ -76,9 +76,9 @@ Mbarrier &Worker::init(void *address, int64_t count, BarrierKind kind, const voi
     barrier.count = barrier.missing_threads = (int)count;
     barrier.pc = pc;
     barrier.agent = -1;
-    barrier.maker = number_of(fiber());
+    barrier.maker = running();
     if (launch->memory) {
-        barrier.made = launch->memory->now(*this);
+        barrier.made = launch->memory->clocks.now(running());
         record(address, 8, ACCESS_WRITE, pc);
     }
     members[place.member]->mbarriers.push_back(std::move(barrier));
@@ -97,7 +97,7 @@ void Worker::arrive(Mbarrier &barrier, int64_t threads, int bytes, const void *p
     if (bytes < 0 || barrier.missing_bytes + bytes > MOST_COUNT)
         refuse(BARRIER_MISUSE, pc, "expects %d bytes at %s; %d are possible",
                barrier.missing_bytes + bytes, title_of(barrier).c_str(), MOST_COUNT);
-    if (launch->memory) launch->memory->release(*this, barrier.arrived);
+    if (launch->memory) launch->memory->clocks.release(running(), barrier.arrived);
     barrier.missing_bytes += bytes;
     barrier.missing_threads -= (int)threads;
     note("arrives", barrier, barrier.phases, pc);
@@ -120,7 +120,7 @@ void Worker::wait(Mbarrier &barrier, int parity, unsigned phase, const void *pc)
     self.waits_at = nullptr;
     self.waits++;
     self.last_wait = pc;
-    if (launch->memory) launch->memory->acquire(*this, barrier.completed);
+    if (launch->memory) launch->memory->clocks.acquire(running(), barrier.completed);
 }
 
 // The lanes of a warp must come to the cluster's barrier together. Lanes of which one has waited at
@@ -190,7 +190,7 @@ void emulator_named_barrier(int id, int threads) {
     std::string name = of_cluster ? "cluster_barrier" : "barrier " + std::to_string(id);
     worker.note("meets", name.c_str(), member, generation, CALLER, barrier.arrived + 1, threads);
     barrier.threads = threads;
-    if (memory) memory->release(worker, barrier.arriving);
+    if (memory) memory->clocks.release(worker.running(), barrier.arriving);
     if (++barrier.arrived == threads) {
         if (of_cluster) worker.check_converged(CALLER);
         barrier.arrived = 0;
@@ -202,7 +202,7 @@ void emulator_named_barrier(int id, int threads) {
     while (barrier.generation == generation) worker.yield(State::polling, CALLER);
     worker.note("waited", name.c_str(), member, generation, CALLER, threads, threads);
     fiber.waits_with = nullptr;
-    if (memory) memory->acquire(worker, barrier.opened);
+    if (memory) memory->clocks.acquire(worker.running(), barrier.opened);
 }
 
 }  // namespace emulator

@@ -111,7 +111,7 @@ void emulator_memcpy_async(void *address, BarrierKind kind, void *to, const void
     size_t first = (size_t)rank * piece, stride = (size_t)threads * piece;
     if (first >= bytes) return;
     CountedCopy copy{(char *)to + first, (const char *)from + first, bytes - first, stride, piece,
-                     nullptr, worker.number_of(worker.fiber()), CALLER};
+                     nullptr, worker.running(), CALLER};
     if (worker.find_shared(to).member < 0) {  // no copy to shared memory is asynchronous
         for (size_t at = 0; at < copy.bytes; at += stride) {
             worker.record(copy.from + at, piece, ACCESS_READ, CALLER);

@@ -70,7 +70,7 @@ MemoryModel::MemoryModel(Launch &launch, int blocks) : launch_(launch), publishe
 
 void MemoryModel::start_cluster(Worker &worker) {
     int fibers = (int)worker.fibers.size();
-    clocks_.start(fibers);
+    clocks.start(fibers);
     agents_.clear();
     for (int fiber = 0; fiber < fibers; fiber++) agents_.push_back({THREAD, fiber});
     agent_index_.clear();
@@ -82,7 +82,7 @@ void MemoryModel::start_cluster(Worker &worker) {
     int ranks = (int)worker.launch->options->ranks;
     rank_accesses_.assign(ranks, {});
     for (int rank = 0; rank < ranks; rank++) {
-        clocks_.begin(rank * (fibers / ranks), fibers / ranks, fibers + rank);
+        clocks.begin(rank * (fibers / ranks), fibers / ranks, fibers + rank);
         agents_.push_back({THREAD, rank * (fibers / ranks)});
     }
 }
@@ -112,9 +112,9 @@ void MemoryModel::access(Worker &worker, const void *address, int bytes, Access 
     settle_doubt();
     const char *at = (const char *)address;
     if (worker.stacks.contains(at)) return worker.check_accumulators(at, bytes, pc);
-    int fiber = worker.number_of(worker.fiber());
+    int fiber = worker.running();
     if (is_private(worker, at)) return access == ACCESS_ATOMIC ? publish(worker, fiber) : void();
-    Actor thread{fiber, clocks_.now(fiber), false};
+    Actor thread{fiber, clocks.now(fiber), false};
     SharedPlace place = worker.find_shared(at);
     if (place.member >= 0) return access_shared(worker, thread, place, bytes, access, pc);
     for (const Buffer &buffer : launch_.buffers) {
@@ -130,7 +130,7 @@ void MemoryModel::access(Worker &worker, const void *address, int bytes, Access 
         if (access == ACCESS_ATOMIC) publish(worker, fiber);
         Shadow &shadow = shadow_of(buffer.begin, buffer.bytes, std::min(4, buffer.element_bytes));
         if (worker.launch->options->ranks && buffer.row_bytes)
-            check_rank(worker, (int)(where.offset / buffer.row_bytes), site, where);
+            check_rank(worker, (int)(where.offset / buffer.row_bytes), site);
         check_race(worker, thread, shadow, site, where, where.offset, at);
         logs_[fiber].push_back({site, where.offset});
         return;
@@ -194,7 +194,7 @@ void MemoryModel::access_shared(Worker &worker, const Actor &actor, const Shared
     check_race(worker, actor, shadow, site, where, (int64_t)place.offset,
                memory.begin + place.offset);
     if (agent.kind != TMA_LOAD && agent.kind != TMA_STORE && agent.kind != WGMMA)
-        logs_[worker.number_of(worker.fiber())].push_back({site, where.offset});
+        logs_[worker.running()].push_back({site, where.offset});
 }
 
 MemoryModel::Shadow &MemoryModel::shadow_of(const char *begin, int64_t size, int granule) {
@@ -225,7 +225,7 @@ void MemoryModel::copy_counted(Worker &worker, void *to, int bytes, AgentKind by
                                Mbarrier &barrier, const void *pc) {
     if (barrier.agent < 0) {
         barrier.agent = (int)agents_.size();
-        agents_.push_back({by, worker.number_of(worker.fiber())});
+        agents_.push_back({by, worker.running()});
     }
     Actor actor{barrier.agent, barrier.phases + 1, by == TMA_LOAD};
     access_shared(worker, actor, worker.find_shared(to), bytes, ACCESS_WRITE, pc);
@@ -253,42 +253,22 @@ void MemoryModel::read_operand(Worker &worker, const std::vector<unsigned> &piec
 
 // ---- what orders accesses ----------------------------------------------------------------------
 
-Time MemoryModel::now(Worker &worker) const {
-    return clocks_.now(worker.number_of(worker.fiber()));
-}
-
-void MemoryModel::release(Worker &worker, View &object) {
-    clocks_.release(worker.number_of(worker.fiber()), object);
-}
-
-void MemoryModel::acquire(Worker &worker, const View &object) {
-    clocks_.acquire(worker.number_of(worker.fiber()), object);
-}
-
 void MemoryModel::complete(Worker &worker, std::initializer_list<AgentKind> kinds, Time groups) {
-    int fiber = worker.number_of(worker.fiber());
-    for (AgentKind kind : kinds) clocks_.learn(fiber, agent(kind, fiber), groups);
+    int fiber = worker.running();
+    for (AgentKind kind : kinds) clocks.learn(fiber, agent(kind, fiber), groups);
 }
 
 void MemoryModel::complete_products(Worker &worker, Time groups) {
     Fiber &fiber = worker.fiber();
     int in_group = fiber.warp % 4;
     int first = agent(WGMMA, worker.warp_of(fiber) - in_group, 4);
-    clocks_.learn(worker.number_of(fiber), first + in_group, groups);
-}
-
-void MemoryModel::proxy_fence(Worker &worker) {
-    clocks_.fence(worker.number_of(worker.fiber()));
+    clocks.learn(worker.number_of(fiber), first + in_group, groups);
 }
 
 void MemoryModel::fence(Worker &worker) {
-    int fiber = worker.number_of(worker.fiber());
-    fences_[fiber] = clocks_.snapshot(fiber);
+    int fiber = worker.running();
+    fences_[fiber] = clocks.snapshot(fiber);
 }
-
-void MemoryModel::signal(Worker &worker, const void *flag) { release(worker, flags_[flag]); }
-
-void MemoryModel::see(Worker &worker, const void *flag) { acquire(worker, flags_[flag]); }
 
 // Whoever waits for this phase knows that the copies that it counted are complete.
 void MemoryModel::complete_phase(Mbarrier &barrier) {
@@ -298,8 +278,8 @@ void MemoryModel::complete_phase(Mbarrier &barrier) {
 
 // The thread that initialised the barrier must have met this one since.
 void MemoryModel::use_barrier(Worker &worker, Mbarrier &barrier, const void *pc) {
-    int fiber = worker.number_of(worker.fiber());
-    if (clocks_.seen(fiber, barrier.maker) >= barrier.made) return;
+    int fiber = worker.running();
+    if (clocks.seen(fiber, barrier.maker) >= barrier.made) return;
     if (!first_time(BARRIER_MISUSE, pc, barrier.pc)) return;
     const Fiber &maker = worker.fibers[barrier.maker];
     Problem problem = worker.problem(BARRIER_MISUSE, pc);
@@ -329,7 +309,7 @@ void MemoryModel::leave(Worker &worker, int member) {
         if (!accesses[agent].time) continue;
         bool known = false;
         for (int fiber = member * threads; fiber < (member + 1) * threads && !known; fiber++)
-            known = clocks_.seen(fiber, agent) >= accesses[agent].time;
+            known = clocks.seen(fiber, agent) >= accesses[agent].time;
         const Fiber &other = worker.fibers[agents_[agent].fiber];
         if (!known) return worker.left_too_early(member, other, accesses[agent].pc);
     }
@@ -341,16 +321,16 @@ void MemoryModel::leave(Worker &worker, int member) {
 // the same arguments: a thread may access those of another rank only after it knows that the kernel
 // there has begun, and that kernel may not end before it knows that the access is over.
 
-void MemoryModel::check_rank(Worker &worker, int owner, uint32_t site, const Where &where) {
+void MemoryModel::check_rank(Worker &worker, int owner, uint32_t site) {
     const Fiber &fiber = worker.fiber();
     if (owner == worker.rank_of(fiber)) return;
     int thread = worker.number_of(fiber), fibers = (int)worker.fibers.size();
-    bool begun = clocks_.seen(thread, fibers + owner) > 0;
+    bool begun = clocks.seen(thread, fibers + owner) > 0;
     if (!begun || worker.running_blocks[owner] == 0)
         report_rank(worker, fiber, owner, site, begun);
     std::vector<PeerAccess> &accesses = rank_accesses_[owner];
     if (accesses.size() <= (size_t)thread) accesses.resize(fibers);
-    accesses[thread] = {clocks_.now(thread), sites[site].pc, site};
+    accesses[thread] = {clocks.now(thread), sites[site].pc, site};
 }
 
 void MemoryModel::end_rank(Worker &worker, int rank) {
@@ -359,7 +339,7 @@ void MemoryModel::end_rank(Worker &worker, int rank) {
     for (int agent = 0; agent < (int)accesses.size(); agent++) {
         bool known = accesses[agent].time == 0;
         for (int fiber = first; fiber < first + threads && !known; fiber++)
-            known = clocks_.seen(fiber, agent) >= accesses[agent].time;
+            known = clocks.seen(fiber, agent) >= accesses[agent].time;
         if (!known) report_rank(worker, worker.fibers[agent], rank, accesses[agent].site, true);
     }
 }
@@ -382,14 +362,14 @@ void MemoryModel::report_rank(Worker &worker, const Fiber &fiber, int owner, uin
 // A rank may be a launch ahead of another one. Its word may come where that of the launch before is
 // only if it knows that the kernel of the rank that reads both has begun: by a signal or a word.
 void MemoryModel::send(Worker &worker, const unsigned *slot, unsigned flag, const void *pc) {
-    int thread = worker.number_of(worker.fiber()), fibers = (int)worker.fibers.size();
+    int thread = worker.running(), fibers = (int)worker.fibers.size();
     bool first = launch_.options->ranks &&
                  senders_.emplace(slot, worker.rank_of(worker.fiber())).second;
     if (!first || flag == 1 || slot[1] != flag - 1) return;
     for (const Buffer &buffer : launch_.buffers) {
         if (!within(slot, buffer.begin, buffer.bytes)) continue;
         int reader = (int)(((char *)slot - buffer.begin) * launch_.options->ranks / buffer.bytes);
-        if (clocks_.seen(thread, fibers + reader) == 0)
+        if (clocks.seen(thread, fibers + reader) == 0)
             worker.refuse(IN_FLIGHT, pc,
                           "sends a word to where rank %d may not have read that of the launch "
                           "before: let two inboxes take turns",
@@ -400,7 +380,7 @@ void MemoryModel::send(Worker &worker, const unsigned *slot, unsigned flag, cons
 void MemoryModel::receive(Worker &worker, const unsigned *slot) {
     auto sender = senders_.find(slot);
     if (sender == senders_.end()) return;
-    clocks_.learn(worker.number_of(worker.fiber()), (int)worker.fibers.size() + sender->second, 1);
+    clocks.learn(worker.running(), (int)worker.fibers.size() + sender->second, 1);
 }
 
 uint32_t MemoryModel::find_site(const void *pc, const char *shared_name, int argument,

@@ -93,20 +93,15 @@ class MemoryModel {
     void touch_peer(Worker &worker, int member, int agent, Time time, const void *pc);
 
     // What orders them.
-    void meet(const std::vector<int> &fibers) { clocks_.meet(fibers); }
-    void release(Worker &worker, View &object);
-    void acquire(Worker &worker, const View &object);
+    Clocks clocks;  // of the fibers, by number
+    std::unordered_map<const void *, View> flags;  // what signals order, by address
     void complete(Worker &worker, std::initializer_list<AgentKind> kinds, Time groups);
     void complete_products(Worker &worker, Time groups);
-    void proxy_fence(Worker &worker);
     void fence(Worker &worker);  // __threadfence
-    void signal(Worker &worker, const void *flag);
-    void see(Worker &worker, const void *flag);  // it waited, and what came before the signal is done
     void send(Worker &worker, const unsigned *slot, unsigned flag, const void *pc);
     void receive(Worker &worker, const unsigned *slot);
     void use_barrier(Worker &worker, Mbarrier &barrier, const void *pc);
     void complete_phase(Mbarrier &barrier);
-    Time now(Worker &worker) const;
     uint32_t serial() const { return serial_; }  // of the last access
 
     std::vector<SiteCount> sites;
@@ -191,14 +186,13 @@ class MemoryModel {
                  const Where &where, const char *cause) const;
     void doubt(const Problem &problem, const char *at, int bytes);
     void settle_doubt();
-    void check_rank(Worker &worker, int owner, uint32_t site, const Where &where);
+    void check_rank(Worker &worker, int owner, uint32_t site);
     void report_rank(Worker &worker, const Fiber &fiber, int owner, uint32_t site, bool ended);
     void count(SiteCount &site, const Open &request) const;
     bool first_time(ProblemKind kind, const void *pc, const void *other, bool blocks = false);
     int agent(AgentKind kind, int fiber, int count = 1);
 
     Launch &launch_;
-    Clocks clocks_;
     std::vector<Agent> agents_;  // first the threads of the cluster
     std::unordered_map<uint64_t, int> agent_index_;
     std::unordered_map<uint64_t, uint32_t, Plain> site_index_;
@@ -206,7 +200,6 @@ class MemoryModel {
     std::vector<Published> published_;                  // by block
     std::vector<std::shared_ptr<const View>> fences_;   // by fiber: its last __threadfence
     std::vector<std::vector<PeerAccess>> peer_accesses_;  // by block of the cluster, by agent
-    std::unordered_map<const void *, View> flags_;        // what signals order, by address
     std::vector<std::vector<PeerAccess>> rank_accesses_;  // by rank, by agent: of other ranks to it
     std::unordered_map<const unsigned *, int> senders_;   // ranks, by the slot of their words
     std::vector<std::vector<Entry>> logs_;  // by fiber: accesses not yet counted

@@ -34,12 +34,12 @@ const char *MemoryModel::unordered(const Worker &worker, const Stamp &before, co
         const Agent &agent = agents_[before.agent];
         bool known = true;
         for (int i = 0; i < (agent.kind == WGMMA ? 4 : 1); i++)
-            known &= clocks_.seen(fiber, (int)before.agent + i) >= before.time;
+            known &= clocks.seen(fiber, (int)before.agent + i) >= before.time;
         if (known) {
             bool generic_write = sites[before.site].access != ACCESS_READ &&
                                  agent.kind != TMA_LOAD && agent.kind != WGMMA;
             bool visible = !actor.async_proxy || !generic_write ||
-                           clocks_.fenced(fiber, (int)before.agent) >= before.time;
+                           clocks.fenced(fiber, (int)before.agent) >= before.time;
             return visible ? nullptr : "no proxy fence (tma_store_fence)";
         }
         if (agent.kind == CP_ASYNC) return "no cp_async_wait and barrier";
@@ -65,7 +65,7 @@ void MemoryModel::check_race(Worker &worker, const Actor &actor, Shadow &shadow,
                              const Where &where, int64_t offset, const char *at) {
     bool shared = where.shared_name, writes = sites[site].access != ACCESS_READ;
     bool atomic = sites[site].access == ACCESS_ATOMIC;
-    int fiber = worker.number_of(worker.fiber());
+    int fiber = worker.running();
     auto warp = [&](uint32_t fiber) { return worker.warp_of(worker.fibers[fiber]); };
     Stamp now{site, serial_, worker.member().number, (uint32_t)actor.agent, actor.time,
               (uint32_t)fiber};

@@ -194,10 +194,10 @@ void Worker::prepare() {
     for (auto &member : members) {
         member->block.grid = dim3(o.grid[0], o.grid[1], o.grid[2]);
         member->block.block = dim3(o.block[0], o.block[1], o.block[2]);
-        member->block.warp_size = o.warp_size;
+        member->block.warp_size = o.warp;
     }
     int threads = o.block[0] * o.block[1] * o.block[2];
-    warp_size = o.warp_size;
+    warp_size = o.warp;
     warps_of_block = (threads + warp_size - 1) / warp_size;
     warps.clear();
     for (int member = 0; member < (int)o.cluster; member++)

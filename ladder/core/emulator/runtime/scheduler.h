@@ -187,7 +187,7 @@ struct Options {
     uint32_t grid[3], block[3], cluster;  // cluster: blocks that run together, along x
     uint32_t ranks;                       // along y, all in one cluster; 0: there are none
     uint64_t shared_bytes, shared_limit;  // dynamic; and the most that a block may have
-    int32_t warp_size, workers, seed, early, count, trace, buffer_count;
+    int32_t warp, workers, seed, early, counting, trace, buffer_count;
     int32_t prefetches;  // whether the kernel starts before the end of the one before it
     int32_t record;      // whether Result has events, in counting mode
     int32_t last;        // whether only the last cluster runs
@@ -284,6 +284,7 @@ class Worker {
     Member &member() { return *members[fiber().member]; }
     int rank_of(const Fiber &fiber) const { return (int)members[fiber.member]->block.index.y; }
     int number_of(const Fiber &fiber) const { return (int)(&fiber - fibers.data()); }
+    int running() { return number_of(fiber()); }
     int warp_of(const Fiber &fiber) const { return fiber.member * warps_of_block + fiber.warp; }
     uint64_t existing_lanes(int warp) const;
     SharedPlace find_shared(const void *address) const;

@@ -68,6 +68,18 @@ void add_place(const char *key, const Place &place) {
     close('}');
 }
 
+// A list of objects; `each` adds the fields of one.
+template <class Item, class Each>
+void add_all(const char *key, const Item *items, int64_t count, Each each) {
+    json += std::string("\"") + key + "\":[";
+    for (int64_t i = 0; i < count; i++) {
+        json += '{';
+        each(items[i]);
+        close('}');
+    }
+    close(']');
+}
+
 }  // namespace
 
 extern "C" {
@@ -88,10 +100,10 @@ __attribute__((export_name("launch"))) void browser_launch(
     static std::vector<const char *> addresses;
     options = {};
     for (int i = 0; i < 3; i++) options.grid[i] = numbers[i], options.block[i] = numbers[3 + i];
-    options.cluster = options.workers = options.count = 1;
+    options.cluster = options.workers = options.counting = 1;
     options.shared_bytes = numbers[6];
     options.shared_limit = 227 << 10;
-    options.warp_size = numbers[7];
+    options.warp = numbers[7];
     options.seed = numbers[8];
     options.early = numbers[9];
     options.trace = numbers[10];
@@ -126,10 +138,7 @@ bool emulator_expired() {
 __attribute__((export_name("result"))) const char *browser_result() {
     const Result &result = last->result;
     json = "{";
-    json += "\"problems\":[";
-    for (int64_t i = 0; i < result.problem_count; i++) {
-        const Problem &problem = result.problems[i];
-        json += '{';
+    add_all("problems", result.problems, result.problem_count, [](const Problem &problem) {
         add("kind", problem.kind);
         add_place("place", problem.place);
         add_place("other", problem.other);
@@ -138,13 +147,8 @@ __attribute__((export_name("result"))) const char *browser_result() {
         add("bytes", problem.where.bytes);
         add("offset", problem.where.offset);
         add_text("text", problem.text);
-        close('}');
-    }
-    close(']');
-    json += "\"sites\":[";
-    for (int64_t i = 0; i < result.site_count; i++) {
-        const SiteCount &site = result.sites[i];
-        json += '{';
+    });
+    add_all("sites", result.sites, result.site_count, [](const SiteCount &site) {
         add("pc", (long long)(uintptr_t)site.pc);
         add_text("shared", site.shared_name);
         add("argument", site.argument);
@@ -156,13 +160,8 @@ __attribute__((export_name("result"))) const char *browser_result() {
         add("ideal_sectors", site.ideal_sectors);
         add("wavefronts", site.wavefronts);
         add("ideal_wavefronts", site.ideal_wavefronts);
-        close('}');
-    }
-    close(']');
-    json += "\"requests\":[";
-    for (int64_t i = 0; i < result.request_count; i++) {
-        const Request &request = result.requests[i];
-        json += '{';
+    });
+    add_all("requests", result.requests, result.request_count, [](const Request &request) {
         add("site", request.site);
         add("warp", request.warp);
         add_list("block", request.block, 3);
@@ -172,9 +171,7 @@ __attribute__((export_name("result"))) const char *browser_result() {
             if (request.lanes >> lane & 1) offsets[count] = request.offsets[lane], lanes[count++] = lane;
         add_list("lanes", lanes, count);
         add_list("offsets", offsets, count);
-        close('}');
-    }
-    close(']');
+    });
     close('}');
     json.pop_back();
     return json.c_str();

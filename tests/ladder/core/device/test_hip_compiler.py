@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from ladder.core.amd.hip import assembly, compiler, occupancy
+from ladder.core.amd.hip import assembly, compiler
 from ladder.core.amd.hip.compiler import Resources
 from ladder.core.common import machine_code
 from ladder.core.common.errors import CompileError, LadderError
@@ -80,7 +80,7 @@ def compile_and_look(op, rung, target):
     waves = re.findall(r"^; Occupancy: (\d+)", compiler.assembly(module), re.MULTILINE)
     for (name, kernel), by_llvm in zip(takes.items(), waves, strict=True):
         if kernel.lds == 0:
-            ours = occupancy.waves_by_registers(target.arch, kernel)
+            ours = assembly.waves_by_registers(target.arch, kernel)
             assert ours == int(by_llvm), f"{where}: {name}"
 
 
@@ -207,7 +207,7 @@ def test_an_old_or_broken_compiler_is_named(tmp_path, monkeypatch, version, mess
 
 def limited(arch, vgprs, lds, threads, shared=0):
     takes = Resources(vgprs, 0, 16, lds, 0, 0)
-    return occupancy.occupancy(arch, takes, Launch("k", (1, 1, 1), (threads, 1, 1), shared))
+    return assembly.occupancy(arch, takes, Launch("k", (1, 1, 1), (threads, 1, 1), shared))
 
 
 @pytest.mark.parametrize(

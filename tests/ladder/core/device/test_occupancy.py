@@ -4,7 +4,7 @@ import pytest
 
 from ladder.core.contract.launch_plan import Launch
 from ladder.core.device.cuda.compiler import Resources
-from ladder.core.device.cuda.occupancy import occupancy
+from ladder.core.device.cuda.sass import occupancy
 
 
 def of(registers, shared, threads, arch="sm_90a", dynamic=0):

@@ -31,7 +31,7 @@ extern "C" __global__ void k(float* out) {{
     "statement, message",
     [
         ("atomicMax(p, 1.0f)", "CUDA has atomicMax for int, unsigned, .* a loop of atomicCAS"),
-        ("atomicSub(p, 1.0f)", "CUDA has atomicSub for int and unsigned,"),
+        ("atomicSub(p, 1.0f)", "CUDA has atomicSub for int, unsigned, and for other types"),
         ("atomicAdd((size_t*)p, (size_t)1)", "CUDA has atomicAdd for .* unsigned long long,"),
         ("atomicCAS(p, 0.0f, 1.0f)", "CUDA has atomicCAS for .*: pass the address of other types"),
         ("atomicMin_block(p, 1.0f)", "CUDA has atomicMin for int"),

@@ -7,8 +7,7 @@ from ladder.core.common.errors import LadderError
 from ladder.core.contract.ladder import find
 from ladder.core.contract.launch_plan import Launch
 from ladder.core.device.cuda.compiler import Resources
-from ladder.core.device.cuda.occupancy import occupancy
-from ladder.core.device.cuda.sass import Instruction
+from ladder.core.device.cuda.sass import Instruction, occupancy
 from ladder.core.emulator.report import LineCount
 from ladder.core.show import machine, ncu
 

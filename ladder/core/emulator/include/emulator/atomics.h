@@ -40,8 +40,6 @@ __forceinline__ NarrowPair<Format> sum(NarrowPair<Format> a, NarrowPair<Format> 
     return {a.x + b.x, a.y + b.y};
 }
 
-using ull = unsigned long long;
-
 }  // namespace emulator
 
 // NVIDIA's GPUs have each atomic for some types only. AMD's have some more, which a kernel for both
@@ -55,46 +53,35 @@ using ull = unsigned long long;
     __forceinline__ T NAME##_system PARAMETERS {                                       \
         return NAME ARGUMENTS;                                                         \
     }
-#define EMULATOR_ATOMIC(NAME, EXPRESSION, HAS, TYPES)                                  \
+#define EMULATOR_ATOMIC(NAME, EXPRESSION, ...)                                          \
     template <class T>                                                                 \
     __forceinline__ T NAME(T *address, emulator::same<T> value) {                      \
-        static_assert(HAS, "CUDA has " #NAME " for " TYPES                             \
-                           ", and for other types a loop of atomicCAS");               \
+        static_assert(emulator::is_one_of<T, __VA_ARGS__>,                             \
+                      "CUDA has " #NAME " for " #__VA_ARGS__                           \
+                      ", and for other types a loop of atomicCAS");                    \
         return emulator::atomic(address, [value](T old) -> T { return EXPRESSION; });  \
     }                                                                                  \
     EMULATOR_SCOPES(NAME, (T * address, emulator::same<T> value), (address, value))
-#define EMULATOR_IS(...) (emulator::is_one_of<T, __VA_ARGS__>)
-EMULATOR_ATOMIC(atomicAdd, emulator::sum(old, value),
-                EMULATOR_IS(int, unsigned, emulator::ull, float, double) || emulator::is_narrow<T>,
-                "int, unsigned, unsigned long long, float, double and 16-bit types")
-EMULATOR_ATOMIC(atomicSub, old - value, EMULATOR_IS(int, unsigned), "int and unsigned")
-EMULATOR_ATOMIC(atomicExch, (void(old), value), EMULATOR_IS(int, unsigned, emulator::ull, float),
-                "int, unsigned, unsigned long long and float")
-EMULATOR_ATOMIC(atomicMin, value < old ? value : old,
-                EMULATOR_IS(int, unsigned, long long, emulator::ull),
-                "int, unsigned, long long and unsigned long long")
-EMULATOR_ATOMIC(atomicMax, old < value ? value : old,
-                EMULATOR_IS(int, unsigned, long long, emulator::ull),
-                "int, unsigned, long long and unsigned long long")
-EMULATOR_ATOMIC(atomicAnd, old & value, EMULATOR_IS(int, unsigned, long long, emulator::ull),
-                "int, unsigned, long long and unsigned long long")
-EMULATOR_ATOMIC(atomicOr, old | value, EMULATOR_IS(int, unsigned, long long, emulator::ull),
-                "int, unsigned, long long and unsigned long long")
-EMULATOR_ATOMIC(atomicXor, old ^ value, EMULATOR_IS(int, unsigned, long long, emulator::ull),
-                "int, unsigned, long long and unsigned long long")
-EMULATOR_ATOMIC(atomicInc, old >= value ? 0 : old + 1, EMULATOR_IS(unsigned), "unsigned")
-EMULATOR_ATOMIC(atomicDec, old == 0 || old > value ? value : old - 1, EMULATOR_IS(unsigned),
-                "unsigned")
+EMULATOR_ATOMIC(atomicAdd, emulator::sum(old, value), int, unsigned, unsigned long long, float,
+                double, emulator::type_of_16_bits)
+EMULATOR_ATOMIC(atomicSub, old - value, int, unsigned)
+EMULATOR_ATOMIC(atomicExch, (void(old), value), int, unsigned, unsigned long long, float)
+EMULATOR_ATOMIC(atomicMin, value < old ? value : old, int, unsigned, long long, unsigned long long)
+EMULATOR_ATOMIC(atomicMax, old < value ? value : old, int, unsigned, long long, unsigned long long)
+EMULATOR_ATOMIC(atomicAnd, old & value, int, unsigned, long long, unsigned long long)
+EMULATOR_ATOMIC(atomicOr, old | value, int, unsigned, long long, unsigned long long)
+EMULATOR_ATOMIC(atomicXor, old ^ value, int, unsigned, long long, unsigned long long)
+EMULATOR_ATOMIC(atomicInc, old >= value ? 0 : old + 1, unsigned)
+EMULATOR_ATOMIC(atomicDec, old == 0 || old > value ? value : old - 1, unsigned)
 
 template <class T>
 __forceinline__ T atomicCAS(T *address, emulator::same<T> compare, emulator::same<T> value) {
-    static_assert(EMULATOR_IS(int, unsigned, emulator::ull, unsigned short),
+    static_assert(emulator::is_one_of<T, int, unsigned, unsigned long long, unsigned short>,
                   "CUDA has atomicCAS for int, unsigned, unsigned long long and unsigned short: "
                   "pass the address of other types as one of these, and their bits as values");
     return emulator::atomic(address, [=](T old) { return old == compare ? value : old; });
 }
 EMULATOR_SCOPES(atomicCAS, (T * address, emulator::same<T> compare, emulator::same<T> value),
                 (address, compare, value))
-#undef EMULATOR_IS
 #undef EMULATOR_ATOMIC
 #undef EMULATOR_SCOPES

@@ -46,28 +46,18 @@ __forceinline__ void tma_load_2d_multicast(
     void *tile, const TensorMap *map, Mbarrier *barrier, int x, int y, int blocks) {
     emulator::emulator_tile_load(tile, map, barrier, x, y, blocks);
 }
-__forceinline__ void tma_load_2d_cta(
-    void *tile, const TensorMap *map, Mbarrier *barrier, int x, int y) {
-    tma_load_2d(tile, map, barrier, x, y);
-}
 __forceinline__ void tma_store_2d(const TensorMap *map, const void *tile, int x, int y) {
     emulator::emulator_tile_store(map, tile, x, y, false);
-}
-__forceinline__ void tma_load_2d_evict_first(
-    void *tile, const TensorMap *map, Mbarrier *barrier, int x, int y) {
-    tma_load_2d(tile, map, barrier, x, y);
-}
-__forceinline__ void tma_store_2d_evict_first(
-    const TensorMap *map, const void *tile, int x, int y) {
-    tma_store_2d(map, tile, x, y);
 }
 __forceinline__ void tma_prefetch_2d(const TensorMap *, int, int) {}  // changes no result
 __forceinline__ void tma_add_2d(const TensorMap *map, const void *tile, int x, int y) {
     emulator::emulator_tile_store(map, tile, x, y, true);
 }
-__forceinline__ void tma_add_2d_evict_last(const TensorMap *map, const void *tile, int x, int y) {
-    tma_add_2d(map, tile, x, y);
-}
+// What the hardware does with a hint, or within one block of a cluster, gives the same result.
+#define tma_load_2d_cta tma_load_2d
+#define tma_load_2d_evict_first tma_load_2d
+#define tma_store_2d_evict_first tma_store_2d
+#define tma_add_2d_evict_last tma_add_2d
 __forceinline__ void tma_store_fence() { emulator::emulator_proxy_fence(); }
 __forceinline__ void tma_store_commit() { emulator::emulator_tile_store_commit(); }
 template <int PENDING>

@@ -54,19 +54,17 @@ struct Narrow {
     template <class T, class = decltype((float)T(0)), int = sizeof(T(0) + T(0))>
     __forceinline__ Narrow(T value) : bits(Format::round((float)value)) {}
     __forceinline__ operator float() const { return Format::widen(bits); }
+    static __forceinline__ Narrow of(uint16_t bits) {
+        Narrow result;
+        result.bits = bits;
+        return result;
+    }
 };
 
 template <class F>
 struct alignas(4) NarrowPair {
     Narrow<F> x, y;
 };
-
-template <class F>
-__forceinline__ Narrow<F> narrow_from_bits(uint16_t bits) {
-    Narrow<F> result;
-    result.bits = bits;
-    return result;
-}
 
 // a * b + c rounded once. The product is exact in double; where the sum is not, its last bit is
 // made odd towards the true value, so that the second rounding cannot mistake it for a tie.
@@ -83,7 +81,7 @@ __forceinline__ Narrow<F> fused(Narrow<F> a, Narrow<F> b, Narrow<F> c) {
     uint32_t word = bit_cast<uint32_t>(rounded);
     double rest = odd - (double)rounded;
     if (rest != 0 && rest - rest == 0 && !(word & 1)) word += (rest > 0) == (rounded > 0) ? 1 : -1;
-    return narrow_from_bits<F>(F::round(bit_cast<float>(word)));
+    return Narrow<F>::of(F::round(bit_cast<float>(word)));
 }
 
 }  // namespace emulator
@@ -222,4 +220,7 @@ __forceinline__ float __high2float(emulator::NarrowPair<F> a) {
     __forceinline__ PAIR __low2##IN_PAIR_NAME(PAIR a) { return {a.x, a.x}; }                     \
     __forceinline__ PAIR __high2##IN_PAIR_NAME(PAIR a) { return {a.y, a.y}; }                    \
     __forceinline__ unsigned short __##IN_NAME##_as_ushort(TYPE a) { return a.bits; }           \
-    __forceinline__ short __##IN_NAME##_as_short(TYPE a) { return (short)a.bits; }
+    __forceinline__ short __##IN_NAME##_as_short(TYPE a) { return (short)a.bits; }              \
+    __forceinline__ TYPE __ushort_as_##IN_NAME(unsigned short bits) { return TYPE::of(bits); }  \
+    __forceinline__ TYPE __short_as_##IN_NAME(short bits) { return TYPE::of((uint16_t)bits); }  \
+    __forceinline__ PAIR make_##IN_PAIR_NAME(TYPE x, TYPE y) { return {x, y}; }

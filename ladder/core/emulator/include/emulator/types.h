@@ -19,6 +19,9 @@ template <class Format>
 constexpr bool is_narrow<Narrow<Format>> = true;
 template <class Format>
 constexpr bool is_narrow<NarrowPair<Format>> = true;
+struct type_of_16_bits;  // among others: any of them
+template <class T>
+constexpr bool is_same<T, type_of_16_bits> = is_narrow<T>;
 
 template <class T>
 constexpr bool is_pointer = false;
