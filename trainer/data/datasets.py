@@ -48,7 +48,7 @@ def prepare(
     fallback: bool = True,
     max_tokens: int | None = None,
     shard_tokens: int | None = None,
-    processes: int | None = None,
+    threads: int | None = None,
     read: Reader = hub.documents,
 ) -> Prepared:
     """The token files of data set `name`, made if they are not there yet.
@@ -58,10 +58,10 @@ def prepare(
 
     Of Parquet files, the Hub's or your own, a set that is there is used whatever its size, unless
     a size is given: `max_tokens` ends the training set early, `shard_tokens` is how many a file
-    has. `processes` tokenize it (default: as many as there are cores). `read` reads the documents
+    has. `threads` tokenize it (default: as many as there are cores). `read` reads the documents
     of a text of the Hub.
     """
-    sizes = max_tokens, shard_tokens, processes
+    sizes = max_tokens, shard_tokens, threads
     if name in HUB_TEXTS:
         made = download.places(data_dir, f"{name}/{tokenizer}_prepared.json")
         if read is hub.documents and not any(path.exists() for path in made):

@@ -91,14 +91,14 @@ def prepare_text(
     tokenizer: Tokenizer,
     max_tokens: int | None,
     shard_tokens: int | None,
-    processes: int | None,
+    threads: int | None,
     note: str | None = None,
 ) -> Prepared:
     """A text as shards: at most so many tokens to train on, so many in a file."""
     for flag, number in (
         ("--max-tokens", max_tokens),
         ("--shard-tokens", shard_tokens),
-        ("--processes", processes),
+        ("--threads", threads),
     ):
         if number is not None and number < 1:
             raise LadderError(f"{flag} must be at least 1, not {number}")
@@ -115,8 +115,7 @@ def prepare_text(
             done = done if split == done.split else shards.Done(counts, split)
             read_on = _begun(text.documents(split, done.document))
             remove_others(place, counts)
-            at_a_time = processes or cores()
-            tokens = shards.tokenized(read_on, tokenizer, data_dir, at_a_time)
+            tokens = shards.tokenized(read_on, tokenizer, threads or cores())
             counts = _write_split(
                 place, told, "val" not in splits, done, tokens, max_tokens, in_a_file
             )
