@@ -110,7 +110,7 @@ def prepare_text(
     def write(place: Path, tokenizer: Tokenizer) -> dict[str, int]:
         told, splits = f"{text.source}, {size}", text.splits
         done = shards.read_progress(place, told, splits) or shards.Done({}, splits[0])
-        counts = done.counts
+        counts = done.tokens
         for split in splits[splits.index(done.split) :]:
             done = done if split == done.split else shards.Done(counts, split)
             read_on = _begun(text.documents(split, done.document))
@@ -160,8 +160,8 @@ def _write_split(
     limit = max_tokens if split == "train" else None
     if first_is_val and limit is not None:
         limit += shard_tokens
-    mine = {f: n for f, n in done.counts.items() if first_is_val or f"_{split}_" in f}
-    others = {f: n for f, n in done.counts.items() if f not in mine}
+    mine = {f: n for f, n in done.tokens.items() if first_is_val or f"_{split}_" in f}
+    others = {f: n for f, n in done.tokens.items() if f not in mine}
 
     def path_of(i: int) -> Path:
         which = "val" if first_is_val and i == 0 else split

@@ -10,7 +10,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
@@ -34,7 +34,7 @@ class Done:
     """What is on the disk: the tokens of each file; the split that is being written, its next
     document, and how many tokens of that are written already."""
 
-    counts: dict[str, int]
+    tokens: dict[str, int]
     split: str
     document: Position = (0, 0)
     cut: int = 0
@@ -46,11 +46,7 @@ def progress_path(place: Path) -> Path:
 
 def save_progress(place: Path, source: str, done: Done) -> None:
     """Note how far the writing has come; `source`: what is written, and in which sizes."""
-    content = {
-        **{"source": source, "tokens": done.counts, "split": done.split},
-        **{"document": done.document, "cut": done.cut},
-    }
-    write_json(progress_path(place), content)
+    write_json(progress_path(place), {"source": source, **asdict(done)})
 
 
 def read_progress(place: Path, source: str, splits: Iterable[str]) -> Done | None:
