@@ -11,7 +11,7 @@ from pathlib import Path
 from ladder.core.common.errors import LadderError
 from ladder.core.common.files import atomic_write
 from ladder.core.common.install import cores
-from trainer.data import shards
+from trainer.data import hub, shards
 from trainer.data.hub import UNREAD, HubText, Position, fetch_file, list_files, own_documents
 from trainer.data.sets import Prepared, note_complete, remove_others, use_or_make
 from trainer.data.token_files import LARGEST, read_count
@@ -34,9 +34,6 @@ READY = {
     "fineweb-edu-100B": ("karpathy/fineweb-edu-100B-gpt2-token-shards", "edu_fineweb_"),
 }
 
-# Set, its name, split, data directory, start -> its documents from there on (hub.documents)
-Reader = Callable[[HubText, str, str, str | Path, Position], shards.Documents]
-
 
 @dataclass(frozen=True)
 class Text:
@@ -49,12 +46,12 @@ class Text:
     documents: Callable[[str, Position], shards.Documents]
 
 
-def of_the_hub(name: str, data_dir: str | Path, read: Reader) -> Text:
-    """A text of the Hub, whose documents `read` reads."""
+def of_the_hub(name: str, data_dir: str | Path) -> Text:
+    """A text of the Hub."""
     text = HUB_TEXTS[name]
 
     def documents(split: str, start: Position) -> shards.Documents:
-        return read(text, name, split, data_dir, start)
+        return hub.documents(text, name, split, data_dir, start)
 
     return Text(name, f"{text.repository} {text.splits}", list(text.splits), documents)
 

@@ -14,7 +14,7 @@ import pytest
 from ladder.core.common.command_line import run
 from ladder.core.common.errors import LadderError
 from trainer.commands import prepare as prepare_command
-from trainer.data import datasets, download, sets
+from trainer.data import datasets, download, hub, sets
 from trainer.data.datasets import PLAY, encode_sections, prepare
 from trainer.data.download import DownloadError
 from trainer.data.shards import tokenized, write_shards
@@ -272,7 +272,10 @@ def joined(split, end=""):
 
 
 def prepare_stories(name, tmp_path, read=stories, **how):
-    return prepare(name, tmp_path, "bytes", threads=1, read=read, **how)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(hub, "documents", read)
+        patch.setattr(hub, "pyarrow_parquet", lambda: None)
+        return prepare(name, tmp_path, "bytes", threads=1, **how)
 
 
 def tokens(count=30):

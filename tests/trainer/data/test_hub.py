@@ -272,7 +272,7 @@ def test_shards_in_the_cache_are_copied_to_the_rest_of_a_set(tmp_path, ready):
     assert [read_tokens(p)[0] for p in find_shards(prepared.val)] == [0]
 
 
-def test_a_text_is_not_resumed_behind_ready_shards(tmp_path, ready):
+def test_a_text_is_not_resumed_behind_ready_shards(tmp_path, ready, monkeypatch):
     """They may have the names and sizes of those that an interrupted run has written."""
 
     def read(text, name, split, data_dir, start):
@@ -281,11 +281,12 @@ def test_a_text_is_not_resumed_behind_ready_shards(tmp_path, ready):
             raise LadderError("interrupted")
 
     ready_came, sizes = False, {"shard_tokens": 30, "threads": 1}
+    monkeypatch.setattr(hub, "documents", read)
     with pytest.raises(LadderError, match="interrupted"):
-        prepare("fineweb-100B", tmp_path, read=read, **sizes)
+        prepare("fineweb-100B", tmp_path, **sizes)
     prepare_ready("fineweb-100B", 2, tmp_path)
     ready_came = True
-    prepared = prepare("fineweb-100B", tmp_path, read=read, **sizes)
+    prepared = prepare("fineweb-100B", tmp_path, **sizes)
     first = [read_tokens(path)[:2].tolist() for path in find_shards(prepared.val)]
     assert first == [[256, ord("x")]], "the text's own, not the ready one's"
 
@@ -311,5 +312,5 @@ def test_shards_stay_a_set_where_more_of_them_are_not_to_be_had(tmp_path, ready)
     ready.answers.clear()
     with pytest.raises(DownloadError):
         prepare_ready("fineweb-100B", 3, tmp_path)
-    assert prepare("fineweb-100B", tmp_path, read=None).train == two.train
+    assert prepare("fineweb-100B", tmp_path).train == two.train
     assert len(find_shards(two.train)) == 2
