@@ -67,7 +67,7 @@ def read_count(path: str | Path) -> int:
 
 def read_tokens(path: str | Path) -> np.ndarray:
     """All tokens of one file, uint16."""
-    return read_rows(path, [0], read_count(path))[0]
+    return read_rows(path, [0], read_count(path)).reshape(-1)
 
 
 def read_rows(path: str | Path, starts: Sequence[int], length: int) -> np.ndarray:
