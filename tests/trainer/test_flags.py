@@ -17,7 +17,7 @@ from trainer import flags
 from trainer.commands import completion
 from trainer.commands.parser import parse
 from trainer.data.datasets import prepare
-from trainer.flags import FUSIONS, Flags
+from trainer.flags import Flags
 from trainer.model import fusion
 
 
@@ -167,25 +167,6 @@ def test_a_resolved_run_leaves_nothing_open(kind):
     assert None not in dataclasses.asdict(wanted).values()
     assert -1 not in (config.steps, config.total_tokens)
     assert resolved(kind, steps=-1, total_tokens=1 << 22).steps == 1  # more than the data has
-
-
-def test_what_fusions_are_wanted_is_settled_one_by_one():
-    def fuse(**typed):
-        return list(resolved_kernels("cpu", **typed).fuse.values())
-
-    before = FUSIONS.index("matmul_gelu")  # and behind it matmul_gelu_backward
-    behind = len(FUSIONS) - before - 2
-
-    def around(answer, *gelu):
-        return [answer] * before + [*gelu] + [answer] * behind
-
-    assert fuse() == ["auto"] * len(FUSIONS)
-    assert fuse(fuse="all") == ["yes"] * len(FUSIONS)
-    assert fuse(fuse="none") == ["no"] * len(FUSIONS)
-    assert fuse(fuse="matmul_gelu") == around("no", "yes", "no")
-    assert fuse(gelu_fusion=1) == around("auto", "yes", "no")
-    assert fuse(gelu_fusion=2) == around("auto", "yes", "yes")
-    assert fuse(fuse="all", gelu_fusion=0) == around("yes", "no", "no")
 
 
 def test_the_default_length_fits_a_short_context_but_a_given_one_is_held_to_it():

@@ -22,7 +22,7 @@ from trainer.data.token_files import TokenLoader
 from trainer.data.tokenizers import get_tokenizer
 from trainer.engine.passes import one_batch
 from trainer.files import huggingface, kept_model, llmc_files, weights
-from trainer.flags import Flags
+from trainer.flags import DeviceChoice, Flags, resolve_sequence
 from trainer.open import builder, open_machine, open_weights
 
 FORMATS = ("hf", "llmc", "llmc-bf16", "debug-state", "tokenizer")
@@ -45,7 +45,8 @@ def main(argv: Sequence[str]) -> int:
         raise LadderError(f"{name}: {model.note.removeprefix(f'{weights.INSTEAD} {name}: ')}")
     if to == "debug-state":
         text = prepare(flags.value("dataset"), data_dir, tokenizer.name, fallback=False)
-        B, T = flags.value("batch"), flags.value("sequence")
+        on_cpu = DeviceChoice("cpu", False, "fp32")
+        B, T = flags.value("batch"), resolve_sequence(flags, on_cpu, model.shape.context)
         loss = write_debug_state(output, model, text.val, B, T)
         print(f"{output}: B={B} T={T}, loss {loss:.6f}, weights: {model.source}")
         return 0
@@ -80,10 +81,6 @@ def write_debug_state(path: Path, model: weights.Model, tokens: str, B: int, T: 
     """llm.c's debug state of the first batch of some token files; returns the loss."""
     shape = model.shape.without_dropout()
     batch, targets = TokenLoader(tokens, B, T, vocab=shape.vocab, shuffle=False).next_batch()
-    if shape.context < T:
-        raise LadderError(
-            f"-t {T} is beyond the model's context; choose -t {shape.context} or less"
-        )
     machine = open_machine(Flags(device="cpu", dtype="fp32"))
     build_at = builder(shape, T, master_weights=False)
     engine = machine.engine(machine.choose(build_at, B), build_at, model.pieces)

@@ -28,14 +28,14 @@ def main(argv: Sequence[str]) -> int:
     numbers = {
         "--max-tokens": "of tinystories, fineweb and Parquet files: end the training set early",
         "--shard-tokens": f"tokens in a file; default {hub_texts.SHARD_TOKENS}",
-        "--processes": "that tokenize such a text; default: all cores",
+        "--threads": "that tokenize such a text; default: all cores",
         "--shards": f"of {' and '.join(hub_texts.READY)}: download the first N training shards and "
         "the validation shard, tokenized already",
     }
     for flag, text in numbers.items():
         parser.add_argument(flag, type=int, metavar="N", help=text)
     chosen = parser.parse_args(argv)
-    for flag in ("max_tokens", "shard_tokens", "processes"):
+    for flag in ("max_tokens", "shard_tokens", "threads"):
         shards = chosen.name in hub_texts.HUB_TEXTS or hub_texts.is_parquet(Path(chosen.name))
         if getattr(chosen, flag) is not None and not shards:
             known = ", ".join((*hub_texts.HUB_TEXTS, "Parquet files"))
@@ -58,7 +58,7 @@ def main(argv: Sequence[str]) -> int:
             fallback=False,
             max_tokens=chosen.max_tokens,
             shard_tokens=chosen.shard_tokens,
-            processes=chosen.processes,
+            threads=chosen.threads,
         )
     for which, pattern in (("train", prepared.train), ("val", prepared.val)):
         loader = TokenLoader(pattern, 1, 1, vocab=prepared.tokenizer.vocab, shuffle=False)

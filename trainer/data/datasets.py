@@ -25,7 +25,7 @@ from ladder.core.common.files import read_bytes
 from ladder.core.common.files import read_text as read_file
 from trainer.data import download, hub, tokenizers
 from trainer.data.download import DownloadError, data_directory
-from trainer.data.hub_texts import HUB_TEXTS, Reader, is_parquet, of_files, of_the_hub, prepare_text
+from trainer.data.hub_texts import HUB_TEXTS, is_parquet, of_files, of_the_hub, prepare_text
 from trainer.data.sets import Prepared, remove_others, use_or_make
 from trainer.data.token_files import TokenLoader, is_text, spelled_out, write_tokens
 from trainer.data.tokenizers import CHARS_VOCABULARY, Tokenizer, get_tokenizer
@@ -48,8 +48,7 @@ def prepare(
     fallback: bool = True,
     max_tokens: int | None = None,
     shard_tokens: int | None = None,
-    processes: int | None = None,
-    read: Reader = hub.documents,
+    threads: int | None = None,
 ) -> Prepared:
     """The token files of data set `name`, made if they are not there yet.
 
@@ -58,16 +57,15 @@ def prepare(
 
     Of Parquet files, the Hub's or your own, a set that is there is used whatever its size, unless
     a size is given: `max_tokens` ends the training set early, `shard_tokens` is how many a file
-    has. `processes` tokenize it (default: as many as there are cores). `read` reads the documents
-    of a text of the Hub.
+    has. `threads` tokenize it (default: as many as there are cores).
     """
-    sizes = max_tokens, shard_tokens, processes
+    sizes = max_tokens, shard_tokens, threads
     if name in HUB_TEXTS:
         made = download.places(data_dir, f"{name}/{tokenizer}_prepared.json")
-        if read is hub.documents and not any(path.exists() for path in made):
+        if not any(path.exists() for path in made):
             hub.pyarrow_parquet()  # where it is missing, nothing is downloaded
         chosen = get_tokenizer(tokenizer, data_dir)
-        return prepare_text(of_the_hub(name, data_dir, read), data_dir, chosen, *sizes)
+        return prepare_text(of_the_hub(name, data_dir), data_dir, chosen, *sizes)
     if name not in NAMES and is_parquet(Path(name)):
         if tokenizer.partition(":")[0] == "chars":
             raise LadderError(

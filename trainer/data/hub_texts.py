@@ -11,7 +11,7 @@ from pathlib import Path
 from ladder.core.common.errors import LadderError
 from ladder.core.common.files import atomic_write
 from ladder.core.common.install import cores
-from trainer.data import shards
+from trainer.data import hub, shards
 from trainer.data.hub import UNREAD, HubText, Position, fetch_file, list_files, own_documents
 from trainer.data.sets import Prepared, note_complete, remove_others, use_or_make
 from trainer.data.token_files import LARGEST, read_count
@@ -34,9 +34,6 @@ READY = {
     "fineweb-edu-100B": ("karpathy/fineweb-edu-100B-gpt2-token-shards", "edu_fineweb_"),
 }
 
-# Set, its name, split, data directory, start -> its documents from there on (hub.documents)
-Reader = Callable[[HubText, str, str, str | Path, Position], shards.Documents]
-
 
 @dataclass(frozen=True)
 class Text:
@@ -49,12 +46,12 @@ class Text:
     documents: Callable[[str, Position], shards.Documents]
 
 
-def of_the_hub(name: str, data_dir: str | Path, read: Reader) -> Text:
-    """A text of the Hub, whose documents `read` reads."""
+def of_the_hub(name: str, data_dir: str | Path) -> Text:
+    """A text of the Hub."""
     text = HUB_TEXTS[name]
 
     def documents(split: str, start: Position) -> shards.Documents:
-        return read(text, name, split, data_dir, start)
+        return hub.documents(text, name, split, data_dir, start)
 
     return Text(name, f"{text.repository} {text.splits}", list(text.splits), documents)
 
@@ -91,14 +88,14 @@ def prepare_text(
     tokenizer: Tokenizer,
     max_tokens: int | None,
     shard_tokens: int | None,
-    processes: int | None,
+    threads: int | None,
     note: str | None = None,
 ) -> Prepared:
     """A text as shards: at most so many tokens to train on, so many in a file."""
     for flag, number in (
         ("--max-tokens", max_tokens),
         ("--shard-tokens", shard_tokens),
-        ("--processes", processes),
+        ("--threads", threads),
     ):
         if number is not None and number < 1:
             raise LadderError(f"{flag} must be at least 1, not {number}")
@@ -110,13 +107,12 @@ def prepare_text(
     def write(place: Path, tokenizer: Tokenizer) -> dict[str, int]:
         told, splits = f"{text.source}, {size}", text.splits
         done = shards.read_progress(place, told, splits) or shards.Done({}, splits[0])
-        counts = done.counts
+        counts = done.tokens
         for split in splits[splits.index(done.split) :]:
             done = done if split == done.split else shards.Done(counts, split)
             read_on = _begun(text.documents(split, done.document))
             remove_others(place, counts)
-            at_a_time = processes or cores()
-            tokens = shards.tokenized(read_on, tokenizer, data_dir, at_a_time)
+            tokens = shards.tokenized(read_on, tokenizer, threads or cores())
             counts = _write_split(
                 place, told, "val" not in splits, done, tokens, max_tokens, in_a_file
             )
@@ -161,8 +157,8 @@ def _write_split(
     limit = max_tokens if split == "train" else None
     if first_is_val and limit is not None:
         limit += shard_tokens
-    mine = {f: n for f, n in done.counts.items() if first_is_val or f"_{split}_" in f}
-    others = {f: n for f, n in done.counts.items() if f not in mine}
+    mine = {f: n for f, n in done.tokens.items() if first_is_val or f"_{split}_" in f}
+    others = {f: n for f, n in done.tokens.items() if f not in mine}
 
     def path_of(i: int) -> Path:
         which = "val" if first_is_val and i == 0 else split

@@ -1,21 +1,16 @@
-"""Long texts as shards of token files: tokenized by several processes, resumed at the last shard.
+"""Long texts as shards of token files: tokenized by several threads, resumed at the last shard.
 
 After each whole shard, PLACE_progress.json says what is on the disk, which document comes next, and
 how many of its tokens are in the last shard.
 """
 
 import itertools
-import multiprocessing
-import os
 import re
-import signal
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
@@ -26,9 +21,9 @@ from ladder.core.common.errors import LadderError
 from ladder.core.common.files import read_json, write_json
 from trainer.data.hub import Position
 from trainer.data.token_files import read_count, write_tokens
-from trainer.data.tokenizers import Tokenizer, get_tokenizer
+from trainer.data.tokenizers import Tokenizer
 
-TASK = 128  # documents that a process tokenizes at a time
+TASK = 128  # documents that a thread tokenizes at a time
 
 Documents = Iterable[tuple[Position, str]]
 Tokens = Iterable[tuple[Position, np.ndarray]]
@@ -39,7 +34,7 @@ class Done:
     """What is on the disk: the tokens of each file; the split that is being written, its next
     document, and how many tokens of that are written already."""
 
-    counts: dict[str, int]
+    tokens: dict[str, int]
     split: str
     document: Position = (0, 0)
     cut: int = 0
@@ -51,11 +46,7 @@ def progress_path(place: Path) -> Path:
 
 def save_progress(place: Path, source: str, done: Done) -> None:
     """Note how far the writing has come; `source`: what is written, and in which sizes."""
-    content = {
-        **{"source": source, "tokens": done.counts, "split": done.split},
-        **{"document": done.document, "cut": done.cut},
-    }
-    write_json(progress_path(place), content)
+    write_json(progress_path(place), {"source": source, **asdict(done)})
 
 
 def read_progress(place: Path, source: str, splits: Iterable[str]) -> Done | None:
@@ -77,64 +68,32 @@ def read_progress(place: Path, source: str, splits: Iterable[str]) -> Done | Non
 
 
 def tokenized(
-    documents: Documents, tokenizer: Tokenizer, data_dir: str | Path, processes: int
+    documents: Documents, tokenizer: Tokenizer, threads: int
 ) -> Iterator[tuple[Position, np.ndarray]]:
     """The tokens of each document (n,), uint16, in the order of documents; an end-of-text token
     stands before each, if the tokenizer has one.
 
-    Documents are read a few tasks ahead of what the processes do.
+    Documents are read a few tasks ahead of what the threads do.
     """
-    if processes == 1:
+    if threads == 1:
         for position, text in documents:
             yield position, tokenizer.encode_document(text)
         return
+
+    def encode(texts: list[str]) -> list[np.ndarray]:
+        return [tokenizer.encode_document(text) for text in texts]
+
     iterator = iter(documents)
-    # Fresh processes, since a fork copies the locks that other threads hold.
-    pool = ProcessPoolExecutor(
-        processes,
-        multiprocessing.get_context("spawn"),
-        initializer=_begin,
-        initargs=(tokenizer.name, str(data_dir)),
-    )
     under_way: deque[tuple[list[Position], Future[list[np.ndarray]]]] = deque()
-    try:
+    with ThreadPoolExecutor(threads) as pool:
         while True:
-            while len(under_way) < 2 * processes and (task := [*itertools.islice(iterator, TASK)]):
+            while len(under_way) < 2 * threads and (task := [*itertools.islice(iterator, TASK)]):
                 positions, texts = [list(part) for part in zip(*task, strict=True)]
-                under_way.append((positions, pool.submit(_encode_all, texts)))
+                under_way.append((positions, pool.submit(encode, texts)))
             if not under_way:
                 return
             positions, future = under_way.popleft()
             yield from zip(positions, future.result(), strict=True)
-    except BrokenProcessPool:
-        raise LadderError(
-            "a process that tokenizes was ended from outside, perhaps for lack of memory; the "
-            "whole shards are kept: start again, with fewer --processes"
-        ) from None
-    finally:
-        pool.shutdown(cancel_futures=True)
-
-
-_tokenizer: Tokenizer  # of a process of the pool
-
-
-def _begin(name: str, data_dir: str) -> None:
-    global _tokenizer
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the parent, which ends the pool
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-    _tokenizer = get_tokenizer(name, data_dir)
-
-
-def _end_with_parent() -> None:
-    """A parent that is killed, perhaps for lack of memory, cannot end its pool."""
-    parent = multiprocessing.parent_process()
-    assert parent is not None  # this is a process of the pool
-    parent.join()
-    os._exit(1)
-
-
-def _encode_all(texts: list[str]) -> list[np.ndarray]:
-    return [_tokenizer.encode_document(text) for text in texts]
 
 
 def write_shards(

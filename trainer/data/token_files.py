@@ -65,36 +65,25 @@ def read_count(path: str | Path) -> int:
         return _checked_count(file, path)
 
 
-def read_tokens(path: str | Path, start: int = 0, count: int | None = None) -> np.ndarray:
-    """(count,) tokens of one file from `start` on, uint16; all that follow where count is None.
-
-    They are copied: a file that another process cuts short raises LadderError, and does not end
-    this process as a mapping of it would. Raises LadderError as `read_count`.
-    """
-    with open_regular(path) as file:
-        there = _checked_count(file, path)
-        tokens = np.empty(there - start if count is None else count, dtype="<u2")
-        _read_into(tokens, file, path, start)
-        return tokens
+def read_tokens(path: str | Path) -> np.ndarray:
+    """All tokens of one file, uint16."""
+    return read_rows(path, [0], read_count(path)).reshape(-1)
 
 
 def read_rows(path: str | Path, starts: Sequence[int], length: int) -> np.ndarray:
     """(len(starts), length) tokens of one file, uint16: row i from token `starts[i]` on.
 
-    Copied, and with the errors of `read_tokens`; the file is opened once.
+    They are copied: a file that another process cuts short raises LadderError, and does not end
+    this process as a mapping of it would. Raises LadderError as `read_count`.
     """
     rows = np.empty((len(starts), length), dtype="<u2")
     with open_regular(path) as file:
         _checked_count(file, path)
         for row, start in zip(rows, starts, strict=True):
-            _read_into(row, file, path, start)
+            file.seek(HEADER_BYTES + row.itemsize * start)
+            if file.readinto(raw_bytes(row)) != row.nbytes:
+                raise LadderError(f"{path} became shorter while it was read; prepare it again")
     return rows
-
-
-def _read_into(tokens: np.ndarray, file: io.BufferedReader, path: str | Path, start: int) -> None:
-    file.seek(HEADER_BYTES + tokens.itemsize * start)
-    if file.readinto(raw_bytes(tokens)) != tokens.nbytes:
-        raise LadderError(f"{path} became shorter while it was read; prepare it again")
 
 
 def _checked_count(file: io.BufferedReader, path: str | Path) -> int:
@@ -183,21 +172,6 @@ def pair_of(pattern: str, split: str, other: str) -> str | None:
     return pair if found and (os.path.exists(pair) or glob.glob(pair)) else None
 
 
-def check_vocabulary(path: str | Path, starts: Sequence[int], rows: np.ndarray, vocab: int) -> None:
-    """Raise LadderError where a token is beyond the vocabulary; row i of a file began at token
-    `starts[i]`.
-
-    That is looked for in what is read anyway, since looking through a large set at the start would
-    take minutes.
-    """
-    if (largest := int(rows.max())) >= vocab:
-        row, column = divmod(int(rows.argmax()), rows.shape[1])
-        raise LadderError(
-            f"{path}: token {starts[row] + column} is {largest}, beyond the vocabulary of {vocab}; "
-            "prepare the file with the model's tokenizer"
-        )
-
-
 def refuse_short(
     paths: Sequence[Path], counts: Sequence[int], rows: int, T: int, text: str = ""
 ) -> None:
@@ -273,6 +247,21 @@ class Loader(ABC):
     def _identity(self) -> dict[str, Any]:
         """What must not change for a position to keep its meaning."""
 
+    def _read(self, path: Path, starts: Sequence[int], length: int) -> np.ndarray:
+        """As `read_rows`, int32. Raises LadderError where a token is beyond the vocabulary.
+
+        That is looked for in what is read anyway, since looking through a large set at the start
+        would take minutes.
+        """
+        rows = read_rows(path, starts, length).astype(np.int32)
+        if (largest := int(rows.max())) >= self.vocab:
+            row, column = divmod(int(rows.argmax()), length)
+            raise LadderError(
+                f"{path}: token {starts[row] + column} is {largest}, beyond the vocabulary of "
+                f"{self.vocab}; prepare the file with the model's tokenizer"
+            )
+        return rows
+
 
 @dataclass(eq=False)
 class TokenLoader(Loader):
@@ -334,8 +323,7 @@ class TokenLoader(Loader):
     def _read_batch(self) -> tuple[np.ndarray, np.ndarray]:
         self._settle()
         start = int(self._window_order[self._batch]) * self._span + self._first
-        window = read_tokens(self._path, start, self.B * self.T + 1).astype(np.int32)
-        check_vocabulary(self._path, [start], window[None], self.vocab)
+        (window,) = self._read(self._path, [start], self.B * self.T + 1)
         self._batch += 1
         return window[:-1].reshape(self.B, self.T), window[1:].reshape(self.B, self.T)
 
@@ -417,9 +405,7 @@ class RandomOffsetLoader(Loader):
         for shard in np.unique(shards):
             (here,) = np.nonzero(shards == shard)
             path, first = self._paths[shard], self._ends[shard] - (self._counts[shard] - self.T)
-            starts = (offsets[here] - first).tolist()
-            rows[here] = found = read_rows(path, starts, self.T + 1)
-            check_vocabulary(path, starts, found, self.vocab)
+            rows[here] = self._read(path, (offsets[here] - first).tolist(), self.T + 1)
         return rows[:, :-1], rows[:, 1:]
 
     def _offsets(self, batch: int) -> np.ndarray:

@@ -10,7 +10,7 @@ its own start if the device did something else in between.
 
 import math
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -175,14 +175,14 @@ class Steps:
     def state(self) -> dict[str, Any]:
         """What a checkpoint keeps of it, as JSON; no step may be under way."""
         assert self._before is None
-        windows = {"losses": self.losses.state(), "norms": self.norms.state()}
+        windows = {"losses": [*self.losses.window], "norms": [*self.norms.window]}
         scale = {} if self.scale is None else {"scale": asdict(self.scale)}
         return {"updates": self.updates, **windows, **scale}
 
     def restore(self, state: dict[str, Any]) -> None:
         self.updates = state["updates"]
-        self.losses.restore(state["losses"])
-        self.norms.restore(state["norms"])
+        self.losses = OutlierDetector(state["losses"])
+        self.norms = OutlierDetector(state["norms"])
         if self.scale is not None:
             self.scale = LossScale(state["scale"]["value"], state["scale"]["good_steps"])
 
@@ -298,8 +298,8 @@ class OutlierDetector:
     """How many standard deviations a measurement lies above the mean of the last `WINDOW`, as in
     llm.c (llmc/outlier_detector.h)."""
 
-    def __init__(self) -> None:
-        self.window: deque[float] = deque(maxlen=WINDOW)
+    def __init__(self, window: Iterable[float] = ()) -> None:
+        self.window = deque(window, maxlen=WINDOW)
 
     def update(self, value: float) -> float:
         """Take in a measurement and return its z-score; NaN until the window is full.
@@ -313,9 +313,3 @@ class OutlierDetector:
         mean = math.fsum(self.window) / WINDOW
         deviation = math.sqrt(math.fsum((x - mean) ** 2 for x in self.window) / WINDOW)
         return (value - mean) / deviation if deviation > 0 else 0.0
-
-    def state(self) -> list[float]:
-        return list(self.window)
-
-    def restore(self, state: list[float]) -> None:
-        self.window = deque(state, maxlen=WINDOW)

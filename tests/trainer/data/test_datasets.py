@@ -1,13 +1,9 @@
 """Prepared sets have exactly the tokens they should, are complete or absent, and work offline."""
 
-import contextlib
 import hashlib
 import json
 import os
 import re
-import signal
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Barrier
@@ -18,7 +14,7 @@ import pytest
 from ladder.core.common.command_line import run
 from ladder.core.common.errors import LadderError
 from trainer.commands import prepare as prepare_command
-from trainer.data import datasets, download, sets
+from trainer.data import datasets, download, hub, sets
 from trainer.data.datasets import PLAY, encode_sections, prepare
 from trainer.data.download import DownloadError
 from trainer.data.shards import tokenized, write_shards
@@ -276,7 +272,10 @@ def joined(split, end=""):
 
 
 def prepare_stories(name, tmp_path, read=stories, **how):
-    return prepare(name, tmp_path, "bytes", processes=1, read=read, **how)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(hub, "documents", read)
+        patch.setattr(hub, "pyarrow_parquet", lambda: None)
+        return prepare(name, tmp_path, "bytes", threads=1, **how)
 
 
 def tokens(count=30):
@@ -312,38 +311,11 @@ def test_reading_stops_at_the_number_of_tokens_asked_for(tmp_path):
     assert next(some)[0] == (0, 7)  # 10 tokens each: the rest was not even read
 
 
-@pytest.mark.slow
-def test_several_processes_tokenize_in_the_order_of_documents(tmp_path):
+def test_several_threads_tokenize_in_the_order_of_documents():
     some = [((0, i), f"story {i}") for i in range(500)]
-    alone, together = (
-        [*tokenized(some, ByteTokenizer(), tmp_path, processes)] for processes in (1, 2)
-    )
+    alone, together = ([*tokenized(some, ByteTokenizer(), threads)] for threads in (1, 2))
     assert [position for position, _ in together] == [(0, i) for i in range(500)]
     assert all(np.array_equal(a, b) for (_, a), (_, b) in zip(alone, together, strict=True))
-
-
-KILLED = """
-import itertools, os, signal
-from trainer.data.shards import tokenized
-from trainer.data.tokenizers import ByteTokenizer
-
-tokens = tokenized((((0, i), "x") for i in itertools.count()), ByteTokenizer(), ".", 2)
-print(next(tokens)[0], flush=True)
-os.kill(os.getpid(), signal.SIGKILL)
-"""
-
-
-@pytest.mark.slow
-def test_the_processes_that_tokenize_end_when_the_command_is_killed():
-    """As long as one of them runs, the output stays open."""
-    command = [sys.executable, "-c", KILLED]
-    started = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
-    try:
-        assert started.communicate(timeout=30)[0] == "(0, 0)\n"
-        assert started.returncode == -signal.SIGKILL
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(started.pid, signal.SIGKILL)
 
 
 def test_tinystories_has_both_splits_of_its_source_stripped(tmp_path):

@@ -121,9 +121,9 @@ def test_a_file_that_was_here_stays(tmp_path, monkeypatch):
 def test_a_text_of_the_hub_becomes_shards(tmp_path, monkeypatch):
     monkeypatch.setitem(hub_texts.HUB_TEXTS, "fineweb", TEXT)
     with hub_of(monkeypatch, "someone/texts", FILES):
-        prepare("fineweb", tmp_path, "bytes", shard_tokens=5, max_tokens=10, processes=1)
+        prepare("fineweb", tmp_path, "bytes", shard_tokens=5, max_tokens=10, threads=1)
         assert list(tmp_path.rglob("*.parquet")) == [], "also of a file not read to its end"
-        made = prepare("fineweb", tmp_path, "bytes", shard_tokens=8, processes=1)
+        made = prepare("fineweb", tmp_path, "bytes", shard_tokens=8, threads=1)
     parts = [read_tokens(p) for x in (made.val, made.train) for p in find_shards(x)]
     whole = np.concatenate(parts)
     assert whole.astype(np.uint8).tobytes() == b"\0first\0second\0third\0 \0fifth"
@@ -169,7 +169,7 @@ def test_pyarrow_is_asked_for_before_anything_is_downloaded(tmp_path, monkeypatc
 
     monkeypatch.setitem(hub_texts.HUB_TEXTS, "fineweb", TEXT)
     with hub_of(monkeypatch, "someone/texts", FILES):
-        made = prepare("fineweb", tmp_path, "bytes", shard_tokens=8, processes=1)
+        made = prepare("fineweb", tmp_path, "bytes", shard_tokens=8, threads=1)
     monkeypatch.setattr(hub, "pyarrow_parquet", missing)
     assert prepare("fineweb", tmp_path, "bytes").train == made.train  # it is there
     monkeypatch.setattr(datasets, "get_tokenizer", None)
@@ -204,7 +204,7 @@ def test_own_parquet_files_become_shards_without_the_hub(tmp_path, monkeypatch):
     (folder / "a.parquet").write_text("first\nsecond")
     (folder / "notes.txt").write_text("x")
     words = [str(folder), "--tokenizer", "bytes", "--data-dir", str(tmp_path / "data")]
-    more = ["--shard-tokens", "7", "--processes", "1"]
+    more = ["--shard-tokens", "7", "--threads", "1"]
     assert prepare_command.main([*words, *more]) == 0
     prepared = prepare(str(folder), tmp_path / "data", "bytes")  # what training does
     files = find_shards(prepared.val) + find_shards(prepared.train)
@@ -212,7 +212,7 @@ def test_own_parquet_files_become_shards_without_the_hub(tmp_path, monkeypatch):
     assert tokens == [256, *b"first", 256, *b"second", 256, *b"third"]
     assert [path.name for path in find_shards(prepared.val)] == ["bytes_val_000000.bin"]
     (folder / "b.parquet").write_text("other")
-    sizes = {"shard_tokens": 4, "processes": 1}
+    sizes = {"shard_tokens": 4, "threads": 1}
     other = prepare(str(folder / "b.parquet"), tmp_path / "data", "bytes", **sizes)
     assert [len(read_tokens(path)) for path in find_shards(other.train)] == [2]
 
@@ -222,7 +222,7 @@ def test_own_parquet_files_that_cannot_be_prepared_are_named(tmp_path):
         prepare(str(tmp_path), tmp_path / "data", "bytes")
     (tmp_path / "a.parquet").write_text("few")
     with pytest.raises(LadderError, match="none for train; choose smaller shards"):
-        prepare(str(tmp_path), tmp_path / "data", "bytes", processes=1)
+        prepare(str(tmp_path), tmp_path / "data", "bytes", threads=1)
     with pytest.raises(LadderError, match="chars is for text files"):
         prepare(str(tmp_path), tmp_path / "data", "chars")
 
@@ -272,7 +272,7 @@ def test_shards_in_the_cache_are_copied_to_the_rest_of_a_set(tmp_path, ready):
     assert [read_tokens(p)[0] for p in find_shards(prepared.val)] == [0]
 
 
-def test_a_text_is_not_resumed_behind_ready_shards(tmp_path, ready):
+def test_a_text_is_not_resumed_behind_ready_shards(tmp_path, ready, monkeypatch):
     """They may have the names and sizes of those that an interrupted run has written."""
 
     def read(text, name, split, data_dir, start):
@@ -280,12 +280,13 @@ def test_a_text_is_not_resumed_behind_ready_shards(tmp_path, ready):
         if not ready_came:
             raise LadderError("interrupted")
 
-    ready_came, sizes = False, {"shard_tokens": 30, "processes": 1}
+    ready_came, sizes = False, {"shard_tokens": 30, "threads": 1}
+    monkeypatch.setattr(hub, "documents", read)
     with pytest.raises(LadderError, match="interrupted"):
-        prepare("fineweb-100B", tmp_path, read=read, **sizes)
+        prepare("fineweb-100B", tmp_path, **sizes)
     prepare_ready("fineweb-100B", 2, tmp_path)
     ready_came = True
-    prepared = prepare("fineweb-100B", tmp_path, read=read, **sizes)
+    prepared = prepare("fineweb-100B", tmp_path, **sizes)
     first = [read_tokens(path)[:2].tolist() for path in find_shards(prepared.val)]
     assert first == [[256, ord("x")]], "the text's own, not the ready one's"
 
@@ -311,5 +312,5 @@ def test_shards_stay_a_set_where_more_of_them_are_not_to_be_had(tmp_path, ready)
     ready.answers.clear()
     with pytest.raises(DownloadError):
         prepare_ready("fineweb-100B", 3, tmp_path)
-    assert prepare("fineweb-100B", tmp_path, read=None).train == two.train
+    assert prepare("fineweb-100B", tmp_path).train == two.train
     assert len(find_shards(two.train)) == 2

@@ -4,12 +4,8 @@ import errno
 import json
 import os
 import re
-import signal
 import struct
-import subprocess
-import sys
 import tracemalloc
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,7 +14,7 @@ from hypothesis import strategies as st
 
 from ladder.core.common.errors import LadderError
 from tests.trainer.damage import damaged, header
-from trainer.data.token_files import TokenLoader, pair_of, read_count, read_tokens, write_tokens
+from trainer.data.token_files import TokenLoader, pair_of, read_tokens, write_tokens
 
 
 def token_file(path, count=100, *, first=0):
@@ -127,27 +123,6 @@ def test_fuzzed_files_load_whole_or_are_refused_by_name(tmp_path_factory, conten
         assert str(path) in str(error)
     else:
         assert len(content) == 1024 + 2 * batches.tokens
-
-
-def test_a_kill_while_writing_leaves_the_old_file(tmp_path):
-    path = token_file(tmp_path / "x.bin")
-    before = path.read_bytes()
-    program = (
-        "import sys, time\n"
-        "from ladder.core.common.files import atomic_write\n"
-        "with atomic_write(sys.argv[1]) as file:\n"
-        "    file.write(b'half'); file.flush(); print('now', flush=True); time.sleep(60)\n"
-    )
-    root = Path(__file__).parents[3]
-    with subprocess.Popen(
-        [sys.executable, "-c", program, str(path)], cwd=root, stdout=subprocess.PIPE
-    ) as writer:
-        assert writer.stdout.readline() == b"now\n"
-        writer.send_signal(signal.SIGKILL)
-    assert path.read_bytes() == before
-    assert loader(tmp_path / "*.bin").tokens == 100  # what was left behind matches no pattern
-    token_file(path, 50)
-    assert read_count(path) == 50
 
 
 def test_a_full_disk_is_an_error_that_leaves_the_old_file(tmp_path, monkeypatch):

@@ -47,21 +47,6 @@ def test_padded_rows_of_the_token_table_stay_zero():
     assert engine.read("wte")[:13].all()
 
 
-def test_two_micro_steps_add_up_to_the_gradient_of_both():
-    whole, parts = ready(np.float64), cpu_engine(CONFIG, 1, 7, np.float64)
-    write_weights(parts, initial_parameters(CONFIG, seed=0))
-    run_batch(whole, TOKENS, TARGETS)
-    parts.zero_gradients()
-    parts.write("dloss", np.array([1 / TOKENS.size]))
-    for row in range(3):
-        parts.write("tokens", TOKENS[row : row + 1])
-        parts.write("targets", TARGETS[row : row + 1])
-        parts.forward()
-        parts.backward()
-    for name in PARAMETERS:
-        assert distance(parts.read("d" + name), whole.read("d" + name)) < 1e-12, name
-
-
 def test_gradient_norm_is_that_of_the_gradients_now_and_update_never_uses_an_old_one():
     seen, unseen = ready(), ready()
     for engine in (seen, unseen):

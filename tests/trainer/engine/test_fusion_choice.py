@@ -244,6 +244,10 @@ def test_a_file_of_rungs_brings_its_fusions(tmp_path):
 def test_the_flag_of_llmc_decides_about_gelu_alone(value):
     assert chosen(GPU, gelu_fusion=value) == (*ALL[: 1 + value], *REST)
     assert chosen(CPU, rungs="reference", gelu_fusion=value) == GELU[:value]
+    typed = {"fuse": "all", "gelu_fusion": value}
+    assert chosen(CPU, rungs="reference", **typed) == tuple(
+        name for name in FUSIONS if name not in GELU[value:]
+    )
 
 
 def test_an_unknown_fusion_is_refused_with_the_known_ones():

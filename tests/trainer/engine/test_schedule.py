@@ -69,9 +69,9 @@ def test_equal_measurements_are_no_outliers():
 
 def test_a_detector_continues_from_its_state():
     values = np.random.default_rng(1).normal(size=WINDOW + 40)
-    whole, first, second = OutlierDetector(), OutlierDetector(), OutlierDetector()
+    whole, first = OutlierDetector(), OutlierDetector()
     scores = [whole.update(float(value)) for value in values]
     for value in values[:100]:
         first.update(float(value))
-    second.restore(first.state())
+    second = OutlierDetector(first.window)
     np.testing.assert_array_equal([second.update(float(v)) for v in values[100:]], scores[100:])

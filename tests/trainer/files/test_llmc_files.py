@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from ladder.core.common.errors import LadderError
 from tests.trainer.damage import damaged, header
 from tests.trainer.tiny import whole
-from trainer.data.tokenizers import ByteTokenizer, CharTokenizer
+from trainer.data.tokenizers import CharTokenizer
 from trainer.files.llmc_files import State, load_model, save_model, save_state, save_tokenizer
 from trainer.model.gpt2 import GPT2Config
 
@@ -178,11 +178,7 @@ def test_a_tokenizer_is_llmcs_bytes(tmp_path):
     assert (tmp_path / "tokenizer.bin").read_bytes() == expected
 
 
-def test_the_byte_tokenizer_makes_a_file_and_one_without_end_of_text_cannot(tmp_path):
-    save_tokenizer(tmp_path / "tokenizer.bin", ByteTokenizer())
-    expected = header(20240328, 2, 257, 256)
-    expected += b"".join(b"\x01" + bytes([i]) for i in range(256)) + b"\x0d<|endoftext|>"
-    assert (tmp_path / "tokenizer.bin").read_bytes() == expected
+def test_a_tokenizer_without_end_of_text_makes_no_file(tmp_path):
     with pytest.raises(LadderError, match=r"chars.*--tokenizer"):
         save_tokenizer(tmp_path / "other.bin", CharTokenizer.of_text("abc"))
     assert not (tmp_path / "other.bin").exists()

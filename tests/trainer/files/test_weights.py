@@ -7,7 +7,7 @@ import pytest
 
 from ladder.core.common.errors import LadderError
 from tests.trainer.tiny import PARAMETERS, SHAPE, save_model
-from trainer.files import checkpoint, llmc_files, weights
+from trainer.files import checkpoint, weights
 from trainer.model import registry
 
 
@@ -80,15 +80,6 @@ def test_weights_that_are_not_finite_are_refused(tmp_path):
     model = weights.open_model(name, vocab=257, seed=1, data_dir=tmp_path)
     with pytest.raises(LadderError, match="wte holds NaN or infinity"):
         list(model.pieces)
-
-
-def test_a_file_of_llmc_is_a_model(tmp_path):
-    path = tmp_path / "model.bin"
-    shapes = SHAPE.parameter_shapes()
-    llmc_files.save_model(path, SHAPE, lambda name: np.full(shapes[name], 0.5, np.float32))
-    model = weights.open_model(str(path), vocab=257, seed=1, data_dir=tmp_path)
-    assert model.shape == SHAPE
-    assert all((array[:1] == 0.5).all() for _, _, array in model.pieces)
 
 
 @pytest.mark.parametrize("name", ["gtp2", "model.bin", "notes.txt"])

@@ -8,7 +8,8 @@ import pytest
 
 from ladder.core.common.errors import LadderError
 from reference.layernorm import forward as layernorm
-from tests.trainer.cpu_engines import assert_derivatives, cpu_engine, run_batch
+from tests.trainer.cpu_engines import assert_derivatives, run_batch
+from tests.trainer.model.test_program import random_engine
 from trainer.commands.export import main as export
 from trainer.files import weights
 from trainer.model import registry
@@ -16,19 +17,6 @@ from trainer.model.lecture_gpt import LectureGPTConfig
 from trainer.model.program import build, initial_parameters
 
 SMALL = LectureGPTConfig(context=6, vocab=11, padded_vocab=16, layers=2, heads=2, channels=8)
-
-
-def filled_engine(config, **options):
-    """A float64 engine whose parameters are all random, their padding 0, and a batch for it."""
-    engine = cpu_engine(config, 2, 5, np.float64, **options)
-    rng = np.random.default_rng(0)
-    for name, shape in config.unpadded_shapes().items():
-        tensor = np.zeros(config.parameter_shapes()[name])
-        tensor[tuple(map(slice, shape))] = rng.normal(0, 0.3, shape)
-        engine.write(name, tensor)
-    if config.has_dropout:
-        engine.write("rng", np.array([1, 2, 3, 4], np.uint32))
-    return engine, rng.integers(0, config.vocab, (2, 5)), rng.integers(0, config.vocab, (2, 5))
 
 
 def test_it_has_the_lectures_10_788_929_parameters():
@@ -49,7 +37,7 @@ def test_matrices_start_alike_and_all_tensors_decay():
 
 
 def test_its_logits_are_those_of_the_equations():
-    engine, tokens, _ = filled_engine(SMALL)
+    engine, tokens, _ = random_engine(SMALL)
     w = {name: engine.read(name) for name in SMALL.parameters()}
     engine.write("tokens", tokens)
     engine.predict()
@@ -77,7 +65,7 @@ def test_its_logits_are_those_of_the_equations():
 @pytest.mark.parametrize("dropout", [0.0, 0.2])
 def test_its_gradients_are_the_derivative_of_the_loss(dropout):
     config = replace(SMALL, dropout=dropout, attention_dropout=dropout)
-    assert_derivatives(*filled_engine(config))
+    assert_derivatives(*random_engine(config))
 
 
 RELU = ("matmul_relu",), ("matmul_relu_backward",), ("matmul_relu", "matmul_relu_backward")
@@ -90,7 +78,7 @@ def test_fusing_the_relu_changes_no_bit_of_losses_and_gradients(fusions, recompu
     config = replace(SMALL, dropout=0.2, attention_dropout=0.2)
     seen = []
     for names in ((), fusions):
-        engine, tokens, targets = filled_engine(config, recompute=recompute, fusions=names)
+        engine, tokens, targets = random_engine(config, recompute=recompute, fusions=names)
         run_batch(engine, tokens, targets)
         ops = {call.op for call in engine.program.training_step}
         assert ("matmul_relu.forward" in ops) == ("matmul_relu" in names)
@@ -106,7 +94,7 @@ def test_fusing_dropout_into_the_residual_changes_no_bit_of_losses_and_gradients
     seen = []
     joined = ("residual_layernorm",)
     for names in (joined, (*joined, "dropout_residual_layernorm")):
-        engine, tokens, targets = filled_engine(config, fusions=names)
+        engine, tokens, targets = random_engine(config, fusions=names)
         run_batch(engine, tokens, targets)
         seen.append([engine.read(name) for name in ("losses", "gradients")])
     for plain, fused in zip(*seen, strict=True):

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from ladder.core.contract.ladder import find
-from reference import gpt2
 from tests.trainer.cpu_engines import assert_derivatives, cpu_engine, run_batch
 from tests.trainer.tiny import PARAMETERS
 from trainer.model.fusion import FUSIONS
@@ -81,25 +80,6 @@ def test_fusing_changes_neither_losses_nor_gradients(fusions, recompute, dropout
         seen[-1] |= {name: engine.read("d" + name) for name in PARAMETERS}
     for name, plain in seen[0].items():
         np.testing.assert_allclose(seen[1][name], plain, rtol=1e-12, atol=1e-14, err_msg=name)
-
-
-@pytest.mark.parametrize("padding", [0, 5])
-def test_the_program_computes_what_the_reference_gpt2_does(padding):
-    """Loss and all gradients, in float64; what pads the vocabulary has no part in it."""
-    config = replace(SMALL, padded_vocab=SMALL.vocab + padding)
-    engine, tokens, targets = random_engine(config)
-    weights = {name: engine.read(name) for name in PARAMETERS}
-    weights["wte"] = weights["wte"][: config.vocab]
-    logits, loss, kept = gpt2.forward(weights, tokens, targets, config.heads)
-    assert run_batch(engine, tokens, targets) == pytest.approx(loss, rel=1e-13)
-    for name, expected in gpt2.backward(weights, kept).items():
-        found = engine.read("d" + name)
-        if name == "wte":
-            assert not found[config.vocab :].any()
-            found = found[: config.vocab]
-        np.testing.assert_allclose(found, expected, rtol=1e-11, atol=1e-14, err_msg=name)
-    engine.predict()
-    np.testing.assert_allclose(engine.read("logits")[..., : config.vocab], logits, rtol=1e-12)
 
 
 def counted(part):

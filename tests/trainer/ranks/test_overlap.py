@@ -13,6 +13,7 @@ import pytest
 
 from ladder.core.device.open import Cpu
 from tests.trainer import late
+from tests.trainer.model.test_branches import engine_of, in_conflict, unordered
 from tests.trainer.parallel_run import together
 from tests.trainer.tiny import SHAPE, save_model, settings
 from trainer.engine.steps import Steps
@@ -20,7 +21,7 @@ from trainer.flags import Flags
 from trainer.model import program as program_module
 from trainer.model import sharding as sharding_module
 from trainer.model import update
-from trainer.model.calls import Collective, Fork, in_order
+from trainer.model.calls import Fork
 from trainer.model.fusion import FUSIONS
 from trainer.model.gpt2 import GPT2Config
 from trainer.model.program import build
@@ -160,30 +161,6 @@ def test_a_step_exchanges_once_whatever_it_accumulates(folder, monkeypatch, zero
         assert seen == {"all_reduce": 2 * vector.size}
 
 
-def spans(program, names):
-    """(buffer with memory, first element, last) of what buffers, or layers of them, lie in."""
-    for name, layer in names:
-        buffer = program.buffers[name]
-        if buffer.pieces is not None:
-            pieces = buffer.pieces if layer is None else (buffer.pieces[layer],)
-            yield from ((p.host, p.start, p.start + p.size) for p in pieces)
-            continue
-        host, start = buffer.inside or (name, 0)
-        yield host, start, start + int(np.prod(buffer.shape))
-
-
-def used(program, items):
-    found = set()
-    for call in in_order(items):
-        names = (
-            [(name, None) for name in call.buffers]
-            if isinstance(call, Collective)
-            else [ref for ref in call.args if ref is not None]
-        )
-        found |= set(spans(program, names))
-    return found - set(spans(program, [("norm", None), ("hyper", None)]))  # only read
-
-
 def exchanges(item):
     return isinstance(item, Fork) and item.urgent
 
@@ -191,15 +168,11 @@ def exchanges(item):
 @pytest.mark.parametrize("fusions", [(), tuple(FUSIONS)])
 @pytest.mark.parametrize("zero", [0, 1])
 def test_no_call_touches_what_is_exchanged_beside_it(zero, fusions):
-    program = build(SHAPE, 2, 16, fusions=fusions, sharding=Sharding(1, 3, zero, True))
+    engine = engine_of(SHAPE, np.float32, fusions=fusions, sharding=Sharding(1, 3, zero, True))
+    program = engine.program
     assert sum(map(exchanges, program.last_backward)) == SHAPE.layers + 1
     for items in (program.last_backward, program.reduce, program.apply):
-        for index, item in enumerate(items):
-            if exchanges(item):
-                later = used(program, (i for i in items[index:] if not exchanges(i)))
-                for host, start, end in used(program, [item]):
-                    near = [(a, b) for name, a, b in later if name == host]
-                    assert all(end <= a or b <= start for a, b in near), (host, start, end)
+        assert not any(in_conflict(engine, *pair) for pair in unordered(items))
 
 
 def test_all_but_the_last_bucket_go_beside_the_backward_pass():

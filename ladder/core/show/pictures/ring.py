@@ -6,8 +6,10 @@ also prints its waits and reads. The picture shows this order, and assumes no du
 """
 
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from ladder.core.common.errors import LadderError
+from ladder.core.common.files import read_text
 from ladder.core.contract.ladder import Ladder, find
 from ladder.core.contract.op import Dims
 from ladder.core.contract.rung_file import Rung
@@ -16,27 +18,7 @@ from ladder.core.show.source_code import parse_shape
 from ladder.core.show.trace import recorded
 
 PIECE = 16  # bytes that one cp.async copies
-RECORDER = r"""
-#define RECORD(event, address)                                                       \
-    (blockIdx.x + blockIdx.y + blockIdx.z == 0                                       \
-         ? (void)emulator::emulator_print("@ %d %s %p\n", (int)threadIdx.x, event,   \
-                                          (const void *)(address))                   \
-         : (void)0)
-template <int PENDING>
-__forceinline__ void recorded_wait() {
-    RECORD("wait", (size_t)PENDING);
-    cp_async_wait<PENDING>();
-}
-#define cp_async_wait recorded_wait
-#define cp_async_16(to, from) (RECORD("copy", to), cp_async_16(to, from))
-#define cp_async_16_or_zero(to, from, copy) \
-    (RECORD("copy", to), cp_async_16_or_zero(to, from, copy))
-#define cp_async_commit() (RECORD("commit", (size_t)0), cp_async_commit())
-#define ldmatrix_x4(r, row) (RECORD("read", row), ldmatrix_x4(r, row))
-#define ldmatrix_x2(r, row) (RECORD("read", row), ldmatrix_x2(r, row))
-#define ldmatrix_x4_trans(r, row) (RECORD("read", row), ldmatrix_x4_trans(r, row))
-#define ldmatrix_x2_trans(r, row) (RECORD("read", row), ldmatrix_x2_trans(r, row))
-"""
+RECORDER = Path(__file__).with_name("ring.cuh")
 
 
 @dataclass
@@ -84,7 +66,7 @@ def record(ladder: Ladder, rung: Rung, dtype: str, dims: Dims) -> Ring:
     """The ring of a rung. Raises LadderError where it has none."""
     if '\n#include "async.cuh"' not in rung.source:
         raise LadderError(f"{ladder.op.name} {rung.label} includes no async.cuh: it has no ring")
-    printed = recorded(ladder, rung, RECORDER, dtype, dims, wrong=True)
+    printed = recorded(ladder, rung, read_text(RECORDER), dtype, dims, wrong=True)
     return follow(
         [
             (int(thread), name, 0 if value == "(nil)" else int(value, 16))
