@@ -31,7 +31,6 @@ from ladder.core.verify.check import LAST_BLOCK, Report
 
 Code = Sequence[machine_code.Instruction]
 ARCH = "sm_90a"  # of the machine code
-TIMES = "card,a call,least bytes,FLOPs,copy GB/s,product TFLOP/s,least µs,measured µs"
 
 
 def write(
@@ -50,14 +49,15 @@ def write(
             "code": listing,
             "times": _times(ladder.op, rung, large, dtype, options.times),
         }
+        least = trace.beside_least(ladder.op, seen, dims, dtype) if seen.lines else ""
+    parts["rungs"] = ""
     with suppress(LadderError):  # of an op that has no FLOPs, or was not measured
-        parts["times"] += f"<figure>{measured.draw_roofline(ladder.op.name).svg()}</figure>"
+        parts["rungs"] = measured.draw_roofline(ladder.op.name).svg()
     for index, scheme in enumerate(("light", "dark")):
         pairs = ((name.replace(" ", "-"), pair[index]) for name, pair in COLOURS.items())
         parts[scheme] = "; ".join(f"--{name}: {value}" for name, value in pairs)
     words = {"name": rung.name, "idea": rung.idea, "op": ladder.op.name, "counted": counted}
-    words["least"] = trace.beside_least(ladder.op, seen, dims, dtype) if seen.lines else ""
-    words |= {"verdict": text, "outcome": "passed" if report.passed else "failed"}
+    words |= {"verdict": text, "least": least, "outcome": "passed" if report.passed else "failed"}
     parts |= {name: escape(word) for name, word in words.items()}
     page = string.Template(read_text(Path(__file__).with_suffix(".html"))).substitute(parts)
     with atomic_write(file) as target:
@@ -68,21 +68,21 @@ def _row(cells: Iterable[object], kind: str = "") -> str:
     return f'\n<tr class="{kind}">' + "".join(f"<td>{escape(str(cell))}" for cell in cells)
 
 
-def _table(titles: Iterable[str], rows: Iterable[str]) -> str:
-    return f"<figure><table><thead>{_row(titles)}<tbody>{''.join(rows)}</table></figure>"
-
-
 def _run(
     ladder: Ladder, rung: Rung, report: Report, options: argparse.Namespace, rights: bool
 ) -> tuple[Seen, Dims, str, str]:
-    """A run that counts and records, where one failed; its shape and type; what was counted."""
-    device = Emulated(warp=options.warp)
-    failed = next((o for o in report.failures if o.dims and o.inputs != LAST_BLOCK), None)
-    dims = failed.dims if failed else options.shape or source_code.small_shape(ladder.op)
-    dtype = failed.dtype if failed else shared.dtype_of(ladder, rung, options, device.target)
-    given = options.reference or ladder.op.name, rung.file, dtype, dims, rights
+    """A run that counts and records, of a failed call if one did; its shape, type, and remark."""
+    op, target_of = ladder.op, Emulated(warp=options.warp).target
+    dtype = shared.dtype_of(ladder, rung, options, target_of)
+    dims = options.shape or source_code.small_shape(op)
+    passed = [o.dims for o in report.outcomes if (o.status, o.dtype) == ("passed", dtype)]
+    if passed and rung.plan(dims, target_of(DTYPES[dtype])).refusal:
+        dims = passed[-1]
+    for failed in [o for o in report.failures if o.dims and o.inputs != LAST_BLOCK][:1]:
+        dims, dtype = failed.dims, failed.dtype
+    given = options.reference or op.name, rung.file, dtype, dims, rights
     try:
-        seen = sandbox.trace(*given, warp=options.warp, record=not ladder.op.ranks)
+        seen = sandbox.trace(*given, warp=options.warp, record=not op.ranks)
     except LadderError as error:
         return Seen(), dims, dtype, f"Not counted: {error}."
     until = ", until something wrong stopped it" * any(each.problem for each in seen.timelines)
@@ -98,7 +98,7 @@ def _source(rung: Rung, text: str, seen: Seen, code: Code) -> str:
         elif said in {f"{number} | {line.strip()}" for number, line in enumerate(lines, 1)}:
             notes[int(said.split()[0])] += []
     counts, instructions = trace.own_lines(seen, rung), Counter(each.line for each in code)
-    rows = []
+    rows = ["<thead>", _row(["", "SASS", "source", *trace.COLUMNS]), "<tbody>"]
     for number, line in enumerate(lines, 1):
         first, found = [str(number), instructions[number] or "", line], number in notes
         of_line = [trace.row(count) for count in counts if count.line == number]
@@ -106,7 +106,7 @@ def _source(rung: Rung, text: str, seen: Seen, code: Code) -> str:
             rows.append(_row([*first, *cells], "found " * found + "over" * over))
             first = [""] * 3
         rows += [_row(["", "", note], "note") for note in notes.get(number, ())]
-    return _table(("", "SASS", "source", *trace.COLUMNS), rows)
+    return "".join(rows)
 
 
 def _pictures(rung: Rung, seen: Seen, title: str) -> str:
@@ -162,4 +162,4 @@ def _times(op: Op, rung: Rung, large: Dims, dtype: str, saved: Path | None) -> s
                 if (m["op"], row.get("code")) == (op.name, code_identity(rung)):
                     given = m["roof"], m["dims"], m["dtype"], row["median_us"]
                     rows.append(call(content["device"]["gpu"], *given))
-    return _table(TIMES.split(","), rows)
+    return "".join(rows)

@@ -34,9 +34,8 @@ def test_a_race_of_a_kernel_with_a_reference_is_marked_at_its_lines(tmp_path, mo
     line = racy[: racy.index("+= partial")].count("\n") + 1
     rows = page.partition(f'<tr class="found "><td>{line}<td>')[2]
     assert rows.index("read partial (shared)") < rows.index('"note"') < rows.index("race on")
-    assert f'<tr class="found "><td>{line + 2}<td>' in rows  # of the other thread
-    assert "no barrier</text>" in page and "it needs --unconfined" in page
-    assert "<td>NVIDIA H200<td>N=2 C=33, float32<td>660<td><td>4," in page
+    assert f'<tr class="found "><td>{line + 2}<td>' in rows and "no barrier</text>" in page
+    assert "needs --unconfined" in page and "<td>N=2 C=33, float32<td>660<td><td>4," in page
 
 
 def test_a_rung_has_its_counts_its_machine_code_and_the_times_of_this_code(tmp_path, monkeypatch):
