@@ -13,7 +13,7 @@ from typing import Any
 
 from rich.markup import escape
 
-from ladder.core.commands import findings, shared
+from ladder.core.commands import findings, html_report, shared
 from ladder.core.common.errors import LadderError
 from ladder.core.contract.device import Device
 from ladder.core.contract.ladder import Ladder
@@ -63,6 +63,11 @@ def add_to(commands: shared.Commands) -> None:
             "counted by the emulator at --shape, or at the op's own last shape",
         )
     group.add_argument("-v", "--verbose", action="store_true", help="one line for each shape")
+    for flag, end, text in (
+        ("--report", ".html", "also write a page: source, accesses, machine code, roofline"),
+        ("--times", ".json", "times for the report, which `bench --save` has kept"),
+    ):
+        parser.add_argument(flag, type=shared.ending(end), metavar=f"FILE{end}", help=text)
     forms = {
         "github": (findings.as_annotations, "text, and annotations of a workflow"),
         "sarif": (findings.as_sarif, "for code scanning"),
@@ -88,8 +93,8 @@ def check_rungs(options: argparse.Namespace) -> int:
             raise LadderError("--warp sets the emulator's width; add --device emulated")
         options.device = "emulated:64"
     limited = options.at_most or options.at_least
-    if limited and options.rung is None and not options.reference:
-        raise LadderError("limits are for one kernel; name it after the op")
+    if (limited or options.report) and options.rung is None and not options.reference:
+        raise LadderError("limits and reports are for one kernel; name it after the op")
     failed, output = False, shared.Output(options)
     own = next((name for name in (options.rung, options.op) if str(name).endswith(".cu")), "")
     pool = ThreadPoolExecutor(os.cpu_count())
@@ -101,10 +106,14 @@ def check_rungs(options: argparse.Namespace) -> int:
                 found = _as_json(report, spots)
                 found["file"] = own or str(ladder.rung(report.which or "0").path)
                 output.add(show, [found])
+                said: list[str] = []
                 if report.passed and limited:
                     kept, said = _judge(ladder, options)
                     failed |= not kept
                     output.remark("\n".join(said))
+                if options.report:
+                    html_report.write(options.report, ladder, report, said, options)
+                    output.remark(f"written to {options.report}")
     except LadderError as error:
         if own and options.format in ("github", "sarif"):  # there, it shows at its line, too
             wrong = {"op": options.op, "file": own, "passed": False, "text": str(error)}

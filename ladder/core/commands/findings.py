@@ -18,7 +18,7 @@ from ladder.core.common.errors import LadderError
 from ladder.core.common.files import read_text
 from ladder.core.contract.op import format_dims
 
-_PLACE = re.compile(r"^(?:\s*line: )?(\S.*?\.(?:cuh?|py)):(\d+)(?::\d+)?: ", re.MULTILINE)
+PLACE = re.compile(r"^(?:\s*line: )?(\S.*?\.(?:cuh?|py)):(\d+)(?::\d+)?: ", re.MULTILINE)
 _RULES = {
     "kernel-fault": "The kernel does what it must not: a race, a bad access, a misused barrier.",
     "wrong-result": "The kernel's result is not that of the reference.",
@@ -42,7 +42,7 @@ def findings(reports: Sequence[dict[str, Any]]) -> list[Finding]:
         failed = [each for each in report["outcomes"] if each["status"] in ("failed", "fault")]
         for outcome in failed or ([] if report["passed"] else [{"detail": report["text"]}]):
             detail = outcome["detail"].replace(f"{Path.cwd()}{os.sep}", "")
-            places = ((_relative(each[1]), int(each[2])) for each in _PLACE.finditer(detail))
+            places = ((_relative(each[1]), int(each[2])) for each in PLACE.finditer(detail))
             named = next((place for place in places if not os.path.isabs(place[0])), None)
             place = named or (_relative(report["file"]), 1)
             if shape := outcome.get("dims"):

@@ -12,20 +12,18 @@ import contextlib
 import dataclasses
 import functools
 import io
-import math
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
-import numpy as np
 from rich.table import Table
 from rich.text import Text
 
 from ladder.core.common.errors import LadderError
 from ladder.core.contract.ladder import Ladder, find
 from ladder.core.contract.launch_plan import LaunchPlan
-from ladder.core.contract.op import DTYPES, Dims, Op, format_dims, resolve_dtype
+from ladder.core.contract.op import DTYPES, Dims, Op, format_dims
 from ladder.core.contract.rung_file import Rung
 from ladder.core.emulator.emulated import Emulated, KernelError
 from ladder.core.emulator.report import SECTOR, Access, LineCount, Report
@@ -35,6 +33,7 @@ from ladder.core.verify.inputs import run_on
 
 ALL = 1 << 20  # requests of a line that are kept in full
 WAVEFRONT = 128  # bytes: 32 banks of 4
+COLUMNS = ("access", "bytes", "requests", "lanes", "takes", "ideal")  # of an access in tables
 
 
 def trace(
@@ -72,25 +71,24 @@ def is_of(seen: LineCount | Access, rung: Rung) -> bool:
 def table(report: Report, rung: Rung) -> Table:
     """One row for each line and buffer: what a request takes, and the least that it could."""
     result = Table(box=None, pad_edge=False)
-    for name in ("line", "source", "access", "bytes", "requests", "lanes", "takes", "ideal"):
+    for name in ("line", "source", *COLUMNS):
         right = name not in ("source", "access")
         result.add_column(name, justify="right" if right else "left", no_wrap=True)
     source = rung.source.splitlines()
     for count in own_lines(report, rung):
-        takes, ideal, unit = per_request(count)
-        text = source[count.line - 1].strip()
-        result.add_row(
-            str(count.line),
-            Text(text if len(text) <= 60 else text[:59] + "…"),
-            f"{count.kind} {count.buffer}" + (" (shared)" if count.space == "shared" else ""),
-            str(count.bytes),
-            f"{count.requests:,}",
-            f"{count.lanes / count.requests:.0f}",
-            f"{takes:.1f} {unit}",
-            f"{ideal:.1f}",
-            style="red" if takes > 1.5 * ideal else None,
-        )
+        text, (cells, over) = source[count.line - 1].strip(), row(count)
+        short = Text(text if len(text) <= 60 else text[:59] + "…")
+        result.add_row(str(count.line), short, *cells, style="red" if over else None)
     return result
+
+
+def row(count: LineCount) -> tuple[list[str], bool]:
+    """What stands below COLUMNS, and whether a request takes much more than it could."""
+    takes, ideal, unit = per_request(count)
+    access = f"{count.kind} {count.buffer}" + (" (shared)" if count.space == "shared" else "")
+    lanes = f"{count.lanes / count.requests:.0f}"
+    counts = str(count.bytes), f"{count.requests:,}", lanes, f"{takes:.1f} {unit}", f"{ideal:.1f}"
+    return [access, *counts], takes > 1.5 * ideal
 
 
 def per_request(count: LineCount) -> tuple[float, float, str]:
@@ -211,10 +209,10 @@ def reuse_table(
     return f"{markdown(titles, rows)}\n\n{of}; counted by the emulator, which has no caches."
 
 
-def beside_least(op: Op, report: Report, dims: Dims) -> str:
+def beside_least(op: Op, report: Report, dims: Dims, real: str = "float32") -> str:
     """What a kernel asked of each array, and the least that any kernel could: each sector once.
 
-    The least of shared memory is that of the same requests without bank conflicts. All float32.
+    The least of shared memory is that of the same requests without bank conflicts.
     """
     rows: list[tuple[str, int, int]] = []
     for kind, verb, roles in (
@@ -225,9 +223,7 @@ def beside_least(op: Op, report: Report, dims: Dims) -> str:
         for arg in op.args:
             own = [x for x in report.lines if (x.buffer, x.kind) == (arg.name, kind)]
             if arg.role in roles or own:
-                dtype = resolve_dtype(arg.dtype, np.dtype(np.float32))
-                size = math.prod(arg.resolve_shape(dims)) * dtype.itemsize
-                least = -(-size // SECTOR) if arg.role in roles else 0
+                least = -(-arg.nbytes(dims, DTYPES[real]) // SECTOR) if arg.role in roles else 0
                 rows.append((f"{verb} {arg.name}, sectors", sum(x.sectors for x in own), least))
     shared = [line for line in report.lines if line.space == "shared"]
     if shared:
