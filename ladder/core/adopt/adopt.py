@@ -93,10 +93,6 @@ def adopt(path: Path, kernel: str, op: Op, options: Options) -> Adopted:
         raise LadderError(f"{path}: its code nests too deep") from None
 
 
-class _LaunchNotKnown(LadderError):
-    """The launch in the host code does not say how it depends on the shape."""
-
-
 class _Adoption:
     def __init__(self, path: Path, kernel: str, op: Op, options: Options) -> None:
         if op.ranks:
@@ -125,13 +121,10 @@ class _Adoption:
         scope = self._scope(entry)
         if entry.kind == "kernel":
             host = launcher.launcher_of(self.file.declarations, entry.name)
-            if host is None or self.options.grid or self.options.block:
-                steps = self._without_launcher(entry, scope)
-            else:
-                try:
-                    steps = self._from_main(host, entry, scope)
-                except _LaunchNotKnown as error:
-                    steps = self._without_launcher(entry, scope, str(error))
+            found: Steps | str = f"the launch of {entry.name} is not known"
+            if host is not None and not (self.options.grid or self.options.block):
+                found = self._from_main(host, entry, scope)
+            steps = self._without_launcher(entry, scope, found) if isinstance(found, str) else found
         else:
             steps = launcher.read(entry, scope, only)
         launches = [step for step in steps.steps if isinstance(step, Launched)]
@@ -146,8 +139,7 @@ class _Adoption:
             self._allocate(allocated)
         used = _words(argument for step in launches for argument in step.arguments)
         self._ask_for_unknown(steps, launches)
-        if UNMAPPED not in " ".join(used):  # it may be what the kernel writes
-            self._ask_for_unwritten(used)
+        self._ask_for_unwritten(used)
         if self.asked:
             raise LadderError("; and ".join(self.asked))
         self._note_unused(launches)
@@ -276,13 +268,12 @@ class _Adoption:
             self.notes.append(f"{name} is {ours}")
         scope.code[name] = ours
 
-    def _without_launcher(self, kernel: Declaration, scope: Scope, why: str = "") -> Steps:
+    def _without_launcher(self, kernel: Declaration, scope: Scope, why: str) -> Steps:
         options = self.options
         if not options.grid or not options.block:
             self.asked.append(
-                f"{self.path}: {why or f'the launch of {kernel.name} is not known'}; say how many "
-                "blocks and threads, in the dimensions of the op: "
-                f"--grid 'ceil_div({self.op.dims[0]}, 256)' --block 256"
+                f"{self.path}: {why}; say how many blocks and threads, in the dimensions of the "
+                f"op: --grid 'ceil_div({self.op.dims[0]}, 256)' --block 256"
             )
         geometry = (options.grid,), (options.block,), options.shared or "0"
         arguments = tuple(
@@ -290,10 +281,10 @@ class _Adoption:
         )
         return Steps([Launched(kernel.name, options.template, *geometry, arguments)])
 
-    def _from_main(self, host: Declaration, kernel: Declaration, scope: Scope) -> Steps:
+    def _from_main(self, host: Declaration, kernel: Declaration, scope: Scope) -> Steps | str:
         """The first launch in a function that makes its arguments itself, as main() does: what it
         passes for a parameter stands for what the parameter is in the op. A number of its own is
-        asked for: it is that of one size."""
+        asked for: it is that of one size. If it is not known, why."""
         where = f"{kernel.name} is launched in {host.name}()"
         inside = scope.copy()
         passed = launcher.passed_to(host, kernel.name)
@@ -302,15 +293,15 @@ class _Adoption:
             if UNMAPPED in ours:
                 continue
             if not one.pointer and not given.isidentifier():
-                raise _LaunchNotKnown(f"{where} with {given} for {one.name}")
+                return f"{where} with {given} for {one.name}"
             inside.code[given] = ours
             inside.fixed |= {given}
         try:
             steps = launcher.read(host, inside, kernel.name, first=True)
         except LadderError as error:
-            raise _LaunchNotKnown(f"{where}: {error}") from None
+            return f"{where}: {error}"
         if not steps.steps or not isinstance(launch := steps.steps[-1], Launched):
-            raise _LaunchNotKnown(f"{where}, in a branch that is not read")
+            return f"{where}, in a branch that is not read"
         arguments = tuple(
             theirs if one.pointer and UNMAPPED in scope.code[one.name] else scope.code[one.name]
             for one, theirs in zip(kernel.parameters, launch.arguments, strict=False)
@@ -320,7 +311,7 @@ class _Adoption:
         first, *others = launch.grid
         if first.isdecimal() or any(size.isdecimal() and size != "1" for size in others):
             blocks = _launch_part(launch.grid)
-            raise _LaunchNotKnown(f"{where} with {blocks} blocks, a number for its own size")
+            return f"{where} with {blocks} blocks, a number for its own size"
         return steps
 
     # ---- buffers -------------------------------------------------------------------------------
@@ -394,9 +385,9 @@ class _Adoption:
         remedy = f"--arg {name}={dim} for a dimension, or --arg {name}=256 for a number"
         parameters = (p for one in self.file.declarations for p in one.parameters)
         for theirs in (one for one in parameters if one.name == name and one.pointer):
-            ours = [arg.name for arg in self.op.args if (arg.role == "in") == theirs.const]
+            ours = next(arg.name for arg in self.op.args if theirs.const <= (arg.role == "in"))
             remedy = (
-                f"--arg {name}={[*ours, *self.buffers][0]} for an argument, --arg {name}=nullptr "
+                f"--arg {name}={ours} for an argument, --arg {name}=nullptr "
                 f"for none, or --scratch 'float32 {name}[{dim}, 4]' for memory of the kernel's own"
             )
         self.asked.append(
@@ -409,7 +400,7 @@ class _Adoption:
         filled = {text.partition("=")[0].rstrip("+-* ").strip() for text in texts}
         left = [arg.name for arg in self.op.args if arg.role != "in" and not arg.optional
                 and arg.name not in used | filled]  # fmt: skip
-        if left:
+        if left and UNMAPPED not in " ".join(used):  # which may be what it writes
             self.asked.append(
                 f"{self.op.name} writes {', '.join(left)}, and {self.wanted} takes no such "
                 f"argument that is known by its name; if it has another name: --arg "

@@ -2,7 +2,7 @@
 
 import itertools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from ladder.core.adopt.declarations import Parameter
 from ladder.core.contract.op import Op
@@ -69,7 +69,7 @@ def match(
         if chosen := (unused or ([] if one.pointer else alike))[:1]:
             found[one.name] = chosen[0]
     known = {**given, **found}
-    doubles = _doubles(op, {name: known[name] for name in numbers if name in known}, given)
+    doubles = [*_doubles(op, {name: known[name] for name in numbers if name in known}, given)]
     if "N" in op.dims and not {"B", "T"} & set(op.dims):
         for one in theirs:
             if not one.pointer and one.name in ("B", "T") and one.name not in found:
@@ -77,22 +77,20 @@ def match(
     return found, doubles
 
 
-def _doubles(op: Op, numbers: Mapping[str, str], given: Mapping[str, str]) -> list[str]:
+def _doubles(op: Op, numbers: Mapping[str, str], given: Mapping[str, str]) -> Iterator[str]:
     """`numbers`: what each number of theirs is, by its name or as it was given."""
-    asked: list[str] = []
     for ours in sorted(set(numbers.values())):
         same = [name for name, other in numbers.items() if other == ours]
-        unclear = [name for name in same if name not in given]
-        if len(same) > 1 and unclear:
-            taken = {other for name, other in numbers.items() if name not in unclear}
+        asked = [name for name in same if name not in given]
+        if len(same) > 1 and asked:
+            taken = {other for name, other in numbers.items() if name not in asked}
             free = [name for name in op.dims if name not in taken] or [ours]
-            pairs = itertools.zip_longest(unclear, free[: len(unclear)], fillvalue=free[-1])
+            pairs = itertools.zip_longest(asked, free[: len(asked)], fillvalue=free[-1])
             flags = " ".join(f"--arg {name}={other}" for name, other in pairs)
-            asked.append(
+            yield (
                 f"{' and '.join(same)} could both be {ours} of {op.name}; say which is what of "
                 f"{', '.join(op.dims)}, such as: {flags}"
             )
-    return asked
 
 
 def _alike(theirs: str, ours: str) -> bool:

@@ -2,7 +2,6 @@
 
 import argparse
 import dataclasses
-import tempfile
 from pathlib import Path
 
 from ladder.core.adopt.adopt import Options, adopt
@@ -60,17 +59,12 @@ def adopt_kernel(options: argparse.Namespace) -> int:
         op,
         Options(arguments, **{name: getattr(options, name) for name in names}),
     )
-    with tempfile.TemporaryDirectory() as folder:  # what makes no rung is not written
-        draft = Path(folder) / output.name
-        draft.write_bytes(adopted.text.encode())
-        try:
-            rung = rung_file.parse(draft, op.kernel)
-        except LadderError as error:
-            raise LadderError(str(error).replace(str(draft), options.file)) from None
-    if output.exists() and output.read_bytes() != adopted.text.encode():
-        print(f"{output} held another text: it is {output.replace(f'{output}.before')} now")
     with atomic_write(output) as file:
         file.write(adopted.text.encode())
+        file.flush()
+        rung = rung_file.parse(Path(file.name), op.kernel)  # what makes no rung is not kept
+        if output.exists() and output.read_bytes() != adopted.text.encode():
+            print(f"{output} held another text: it is {output.replace(f'{output}.before')} now")
     for note in adopted.notes:
         print(f"  {note}")
     for line in rung.header["launch"]:
