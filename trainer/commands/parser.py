@@ -11,7 +11,6 @@ import os
 import sys
 import typing
 from collections.abc import Callable, Collection, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from ladder.core.common.command_line import Parser
@@ -58,7 +57,7 @@ def _before(parser: Parser, path: str, later: Collection[str]) -> dict[str, Any]
     from trainer.files.weights import known_runs
 
     if not os.path.exists(path):
-        raise LadderError(f"--config {path}: no such file or folder{known_runs(Path(path))}")
+        raise LadderError(f"--config {path}: no such file or folder{known_runs(path)}")
     if os.path.isdir(path):
         path = os.path.join(path, "config.json")
     try:

@@ -141,9 +141,9 @@ def _refuse_missing(path: Path) -> None:
     raise LadderError(f"-e {path}: no such file or folder, and no model's name{hint}{known}")
 
 
-def known_runs(path: Path) -> str:
+def known_runs(path: str | Path) -> str:
     """The runs that have left a model, the most similar first, where `path` is not there."""
-    there = {str(run) for run in (*kept_model.newest(), *kept_model.newest(path.parent))}
+    there = {str(run) for run in (*kept_model.newest(), *kept_model.newest(Path(path).parent))}
     runs = difflib.get_close_matches(str(path), there, n=9, cutoff=0)
     return f"; runs are {', '.join(runs)}" if runs else ""
 
