@@ -280,6 +280,8 @@ def open_run(flags: Flags, group: Group = ALONE) -> Run:
         resume.restore_tensors(engine, resumed.tensors, group)
         train.restore(resumed.state["train"])
     notes += [*note_on_length(examples, config.sequence), *note_on_warmup(config), *kernels.notes]
+    before = resumed.state["config"] if resumed else weights.settings_of(Path(config.model))
+    notes += resume.note_on_changes(config, before, config.output if resumed else config.model)
     readable = shape.hugging_face is not None and data.tokenizer is not None
     return Run(
         config=config,

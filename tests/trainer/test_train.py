@@ -212,6 +212,32 @@ def test_resume_without_a_checkpoint_starts_from_step_0_and_says_so(tmp_path):
     assert "holds no checkpoint yet: starting from step 0" in screen
 
 
+def test_a_resume_of_a_run_without_checkpoints_leaves_its_model_as_it_is(tmp_path):
+    run(tmp_path, steps=1, keep_model=True)
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "run").rglob("*")}
+    with pytest.raises(LadderError, match=r"no checkpoint .* -e .* without -y"):
+        run(tmp_path, steps=2, resume=True, keep_model=True)
+    assert before == {path: path.stat().st_mtime_ns for path in (tmp_path / "run").rglob("*")}
+
+
+def test_what_is_set_otherwise_than_in_the_run_before_is_said(tmp_path):
+    first, _ = run(tmp_path, steps=1, checkpoint_every=1)
+    later = {"model": str(first.directory), "output": str(tmp_path / "later"), "steps": 1}
+    assert "other than in" not in run(tmp_path, **later)[1]
+    assert "--lr 0.5, there 0.01 " in run(tmp_path, **later, lr=0.5)[1]
+    _, screen = run(tmp_path, steps=2, resume=True, lr=0.5)
+    assert "--steps 2, there 1; --lr 0.5, there 0.01 " in screen
+
+
+def test_a_rung_that_training_never_calls_is_said_to_be_none_of_it(tmp_path):
+    words = {"model": save_model(tmp_path / "dropping", dropout=0.2), "steps": 1}
+    _, screen = run(tmp_path, **words, rung={"attention.forward": "0", "gelu.forward": "0"})
+    (said,) = [line for line in screen.splitlines() if "no training step calls" in line]
+    assert "attention.forward=0" in said and "attention_dropout.forward" in said
+    _, screen = run(tmp_path, **words, rung={"attention_dropout.forward": "0"})
+    assert "no training step calls" not in screen
+
+
 def test_a_run_does_not_overwrite_the_checkpoints_of_another(tmp_path):
     run(tmp_path, steps=2, checkpoint_every=2)
     with pytest.raises(LadderError, match="continue it with -y 1, choose another folder with -o"):

@@ -53,6 +53,11 @@ def _before(parser: Parser, path: str, later: Collection[str]) -> dict[str, Any]
     """What was typed for the run that has left a config.json. That may be a stranger's, and is read
     as if it were typed now. A note says which text has changed, unless `later` flags replace it.
     Raises LadderError."""
+    from trainer.data.datasets import is_another_text  # half a second, and few need them
+    from trainer.files.weights import known_runs
+
+    if not os.path.exists(path):
+        raise LadderError(f"--config {path}: no such file or folder{known_runs(path)}")
     if os.path.isdir(path):
         path = os.path.join(path, "config.json")
     try:
@@ -61,8 +66,6 @@ def _before(parser: Parser, path: str, later: Collection[str]) -> dict[str, Any]
         if not isinstance(flags, dict):
             raise LadderError("it names no flags, as the config.json in the folder of a run does")
         before = vars(parser.parse_args([word for item in flags.items() for word in _words(*item)]))
-        from trainer.data.datasets import is_another_text  # half a second, and few need it
-
         for name, key in (("dataset", "train_data"), ("val_data", "val_data")):
             text, files = before[name], str(record.get(key, ""))
             if files and text and name not in later and is_another_text(text, files):

@@ -57,6 +57,9 @@ def main(argv: Sequence[str]) -> int:
     runs = {name: read_losses(log) for name, log in zip(_names(logs_of), logs_of, strict=True)}
     values = (((name,), history) for name, history in runs.items())
     Display(open_console(), 0).table(*table_of(["run"], values))
+    first = next(iter(runs.values())).train
+    if len(same := [name for name, run in runs.items() if first and run.train == first]) > 1:
+        print(f"{', '.join(same)}: the same training losses at every step; their curves coincide")
     print(draw(runs, output, words.smooth, words.marks))
     return 0
 

@@ -166,9 +166,10 @@ class CharTokenizer(Tokenizer):
     def encode(self, text: str) -> list[int]:
         if missing := sorted(set(text) - self._ids.keys()):
             first = ", ".join(map(repr, missing[:5])) + (", ..." if len(missing) > 5 else "")
+            known = repr("".join(self.symbols[:100])) + (", ..." if self.vocab > 100 else "")
             raise LadderError(
-                f"not among the {self.vocab} characters of the training text: {first}; leave them "
-                "out, or train again with --tokenizer bytes"
+                f"not among the {self.vocab} characters of the training text, {known}: {first}; "
+                "leave them out, or train again with --tokenizer bytes"
             )
         return [self._ids[symbol] for symbol in text]
 

@@ -16,7 +16,7 @@ from ladder.core.measure.pick import pick
 from trainer.engine import rung_choice
 from trainer.engine.kernel_settings import KernelSettings
 from trainer.engine.rung_choice import Choice, say_nothing
-from trainer.engine.rung_map import matches, ops_of
+from trainer.engine.rung_map import matches, names_any, ops_of
 from trainer.flags import FUSIONS, RUNG_SETS, Fusion
 from trainer.model.fusion import FOR_BFLOAT16, applicable, makes, needs, takes
 from trainer.model.program import Program
@@ -77,9 +77,20 @@ def choose(
         fusions, notes = choose_fusions(settings, device, built, before, on_progress)
         program = built(fusions)
         choices = rung_choice.choose(program.calls, settings, device, before, on_progress)
-    kernels = Kernels(program, choices, settings, [*notes, *_notes_on_tf32(settings, choices)])
+    notes += [*_notes_on_unused(settings, program), *_notes_on_tf32(settings, choices)]
+    kernels = Kernels(program, choices, settings, notes)
     rung_choice.compile_chosen(program.calls, kernels.rungs, settings, device)
     return kernels
+
+
+def _notes_on_unused(settings: KernelSettings, program: Program) -> list[str]:
+    """What --rung names and no training step calls, as attention.forward where dropout acts."""
+    own = {call.op for call in program.forward} - {call.op for call in program.evaluate}
+    return [
+        f"--rung {key}={which}: no training step calls it, but {', '.join(sorted(own))}"
+        for key, which in settings.rung.items()
+        if program.backward and not names_any(key, program.training_step)
+    ]
 
 
 def _notes_on_tf32(settings: KernelSettings, choices: Mapping[str, Choice]) -> list[str]:

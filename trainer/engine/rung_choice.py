@@ -32,6 +32,9 @@ from trainer.engine.rung_map import Shape, key_for, keys_of, names_any, op_of, r
 from trainer.model import fusion
 from trainer.model.calls import Call
 
+# Layers whose ops no model calls, and words of those that do their work on the way.
+INSIDE = {"softmax": ("attention", "crossentropy"), "crossentropy": ("crossentropy",)}
+
 
 def say_nothing(part: str) -> None:
     """The default of `on_progress`: nobody hears which part of the work begins."""
@@ -191,6 +194,9 @@ def _refuse_unused(key: str, which: str, calls: Sequence[Call]) -> None:
         )
     fused = [name for name in fusion.FUSIONS if op in fusion.takes(name) | fusion.makes(name)]
     remedy = f", and --fuse decides about {fused[0]}" if fused else ""
+    words = INSIDE.get(op.partition(".")[0], ())
+    if inside := sorted(name for name in used if any(word in name for word in words)):
+        remedy = f"; its work is done inside {', '.join(inside)}, each of which takes a --rung"
     raise LadderError(
         f"{typed}: this model does not use {op}; it uses {', '.join(sorted(used))}{remedy}"
     )

@@ -19,7 +19,7 @@ from typing import Any
 
 from ladder.core.common.errors import LadderError
 from ladder.core.common.files import atomic_write, read_bytes
-from trainer.files.weights import settings_of
+from trainer.files.weights import known_runs, settings_of
 
 MOST_BYTES = 1 << 30  # of a log: some millions of steps
 LOGS = ("log.jsonl", "main.log")  # of a run's folder; llm.c writes the second
@@ -130,7 +130,8 @@ def find_log(run: Path) -> Path:
     for name in LOGS:
         if (run / name).exists():
             return run / name
-    raise LadderError(f"{run} holds no {' or '.join(LOGS)}; name the folder of a run")
+    holds = f"{run} holds no {' or '.join(LOGS)}"
+    raise LadderError(f"{holds}; name the folder of a run{known_runs(run)}")
 
 
 def read_history(path: Path) -> History:
@@ -140,7 +141,7 @@ def read_history(path: Path) -> History:
     steps. Raises LadderError where there is no such file.
     """
     if not os.path.exists(path):
-        raise LadderError(f"{path} does not exist; name the folder of a run")
+        raise LadderError(f"{path} does not exist; name the folder of a run{known_runs(path)}")
     entries = read(path) if path.suffix == ".jsonl" else _read_text(path)
     emulated = settings_of(path.parent).get("device", "").startswith(EMULATED)
 

@@ -5,7 +5,7 @@ import functools
 import math
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ import numpy as np
 
 from ladder.core.common.errors import LadderError
 from trainer.engine.engine import Engine
-from trainer.files import checkpoint
+from trainer.files import checkpoint, kept_model
 from trainer.flags import Flags, TrainConfig
 from trainer.model.program import Program
 from trainer.ranks.group import ALONE, Group
@@ -106,6 +106,17 @@ def check_same(config: TrainConfig, resumed: Resumed) -> None:
         )
 
 
+def note_on_changes(config: TrainConfig, before: Mapping[str, Any], run: str) -> list[str]:
+    """One line on the steps and the optimizer where they are not as `before`, in `run`, or none."""
+    names = [f.name for f in fields(Flags)]
+    changed = "; ".join(
+        f"--{name.replace('_', '-')} {now!r}, there {before[name]!r}"
+        for name in names[names.index("batch") : names.index("val_every")]
+        if (now := getattr(config, name)) != before.get(name, now)
+    )
+    return [f"other than in {run}: {changed} (--config {run} repeats it)"] if changed else []
+
+
 def check_ranks(state: Mapping[str, Any], ranks: int) -> None:
     """Raise LadderError where that many ranks cannot share the steps of a checkpoint's run, whose
     rows (-b, -t) and tokens (-d) stay."""
@@ -129,12 +140,17 @@ def run_directory(flags: Flags) -> Path:
 
 def find_checkpoint(flags: Flags, directory: Path, group: Group = ALONE) -> Resumed | None:
     """The checkpoint in the run's folder that it goes on from; None to start anew, as -y 1 does,
-    too, where nothing is there yet. Rank 0 looks for it, and every rank reads it."""
+    too, where neither it nor a model is there yet. Rank 0 looks, and every rank reads it."""
     found = checkpoint.latest(directory) if group.leads else None
     if found is not None and not flags.resume:
         raise LadderError(
             f"{directory} holds the checkpoints of an earlier run, the last of step {found}; "
             "continue it with -y 1, choose another folder with -o, or delete it"
+        )
+    if group.leads and found is None and flags.resume and kept_model.find(directory):
+        raise LadderError(
+            f"-y 1: {directory} holds a model and no checkpoint (-n writes them); train from "
+            f"it by -e {directory} and another -o, or start anew without -y: both keep the model"
         )
     step: int | None = group.share("the checkpoint", found)
     if step is None:

@@ -4,7 +4,7 @@ import difflib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 from ladder.core.common.command_line import did_you_mean
 from ladder.core.common.errors import LadderError
@@ -13,6 +13,7 @@ from trainer.data.download import DownloadError
 from trainer.data.tokenizers import Tokenizer, get_tokenizer
 from trainer.files import checkpoint, huggingface, kept_model, llmc_files
 from trainer.files.tensor_file import Pieces, check_finite
+from trainer.flags import TrainConfig
 from trainer.model.model_config import ModelConfig, padded
 from trainer.model.program import initial_parameters
 from trainer.model.registry import MODELS, SIZES
@@ -135,11 +136,16 @@ def _newest(path: Path) -> tuple[Path, int | None]:
 def _refuse_missing(path: Path) -> None:
     if path.exists():
         return
-    there = {str(run) for run in (*kept_model.newest(), *kept_model.newest(path.parent))}
-    runs = difflib.get_close_matches(str(path), there, n=9, cutoff=0)
-    known = f"runs are {', '.join(runs)}" if runs else f"names are {', '.join(SIZES)}"
+    known = known_runs(path) or f"; names are {', '.join(SIZES)}"
     hint = did_you_mean(str(path), SIZES)
-    raise LadderError(f"-e {path}: no such file or folder, and no model's name{hint}; {known}")
+    raise LadderError(f"-e {path}: no such file or folder, and no model's name{hint}{known}")
+
+
+def known_runs(path: str | Path) -> str:
+    """The runs that have left a model, the most similar first, where `path` is not there."""
+    there = {str(run) for run in (*kept_model.newest(), *kept_model.newest(Path(path).parent))}
+    runs = difflib.get_close_matches(str(path), there, n=9, cutoff=0)
+    return f"; runs are {', '.join(runs)}" if runs else ""
 
 
 def tokenizer_of(name: str) -> str:
@@ -160,11 +166,10 @@ def tokenizer_in(state: Mapping[str, Any]) -> str | None:
 
 
 def settings_of(run: Path) -> dict[str, Any]:
-    """The texts, the device, and the sizes of a batch and a validation that the config.json in a
-    run's folder names; less where it is a stranger's, or there is none."""
+    """The settings that the config.json in a run's folder names; less where it is a stranger's, or
+    there is none."""
     record = read_json(path) if (path := run / "config.json").is_file() else {}
-    names, sizes = ("train_data", "val_data", "device"), ("sequence", "batch", "val_batches")
-    kinds = {**dict.fromkeys(names, str), **dict.fromkeys(sizes, int)}
+    kinds = {**get_type_hints(TrainConfig), "schedule": str}
     items = record.items() if isinstance(record, dict) else ()
     return {name: value for name, value in items if type(value) is kinds.get(name)}
 

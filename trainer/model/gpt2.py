@@ -486,4 +486,7 @@ SIZES = {
     **{f"gpt2:d{layers}": Size(of_depth(layers)) for layers in DEPTHS},
     **{f"gpt3:c{channels}": Size(of_channels(channels)) for channels in GPT3},
     "char": Size(GPT2Config(**CHARACTERS), tokenizer="chars"),
+    "char-small": Size(  # the one that nanoGPT trains on a laptop's CPU
+        GPT2Config(context=64, vocab=65, padded_vocab=128, layers=4, heads=4, channels=128), "chars"
+    ),
 }

@@ -84,6 +84,8 @@ def find_launch(flags: Flags, environment: Mapping[str, str], output: Path) -> R
         if launched[1] < typed[1] and by_launcher:
             raise LadderError(f"{otherwise}; say by -pr which of them each process is")
     identity = (launched if by_launcher else typed) or typed or launched
+    if identity is None and flags.meeting == "mpi":
+        raise LadderError("-pi mpi: no launcher has started it; use mpirun, --gpus N, or no -pi")
     if identity is None or identity[1] == 1:
         return None
     rank, size, local_rank, told_by = identity

@@ -121,10 +121,10 @@ class _Adoption:
         scope = self._scope(entry)
         if entry.kind == "kernel":
             host = launcher.launcher_of(self.file.declarations, entry.name)
-            if host is None or self.options.grid or self.options.block:
-                steps = self._without_launcher(entry, scope)
-            else:
-                steps = self._from_main(host, entry, scope)
+            found: Steps | str = f"the launch of {entry.name} is not known"
+            if host is not None and not (self.options.grid or self.options.block):
+                found = self._from_main(host, entry, scope)
+            steps = self._without_launcher(entry, scope, found) if isinstance(found, str) else found
         else:
             steps = launcher.read(entry, scope, only)
         launches = [step for step in steps.steps if isinstance(step, Launched)]
@@ -138,8 +138,10 @@ class _Adoption:
         for allocated in steps.allocated:
             self._allocate(allocated)
         used = _words(argument for step in launches for argument in step.arguments)
-        self._refuse_unknown(steps, launches)
-        self._refuse_unwritten(used)
+        self._ask_for_unknown(steps, launches)
+        self._ask_for_unwritten(used)
+        if self.asked:
+            raise LadderError("; and ".join(self.asked))
         self._note_unused(launches)
         needs = [*self._real_needs(launches), *self._conditions(steps)]
         args = self._only_names(launches)
@@ -214,7 +216,7 @@ class _Adoption:
         for vector in ("x128::size", *(f"Packed128<{name}>::size" for name in self.real.names)):
             scope.header[vector] = "vector"
         given = self.options.arguments
-        ours = match(self.op, entry.parameters, given)
+        ours, self.asked = match(self.op, entry.parameters, given)
         for one in entry.parameters:
             self._mean(scope, one, given.get(one.name, ours.get(one.name)))
         extra = [name for name in given if name not in {one.name for one in entry.parameters}]
@@ -266,26 +268,23 @@ class _Adoption:
             self.notes.append(f"{name} is {ours}")
         scope.code[name] = ours
 
-    def _without_launcher(self, kernel: Declaration, scope: Scope) -> Steps:
+    def _without_launcher(self, kernel: Declaration, scope: Scope, why: str) -> Steps:
         options = self.options
         if not options.grid or not options.block:
-            raise self._launch_needed(f"the launch of {kernel.name} is not known")
+            self.asked.append(
+                f"{self.path}: {why}; say how many blocks and threads, in the dimensions of the "
+                f"op: --grid 'ceil_div({self.op.dims[0]}, 256)' --block 256"
+            )
         geometry = (options.grid,), (options.block,), options.shared or "0"
         arguments = tuple(
             scope.code[one.name] if one.name else f"{one.kind}{{}}" for one in kernel.parameters
         )
         return Steps([Launched(kernel.name, options.template, *geometry, arguments)])
 
-    def _launch_needed(self, why: str) -> LadderError:
-        return LadderError(
-            f"{self.path}: {why}; say how many blocks and threads, in the dimensions of the op: "
-            f"--grid 'ceil_div({self.op.dims[0]}, 256)' --block 256"
-        )
-
-    def _from_main(self, host: Declaration, kernel: Declaration, scope: Scope) -> Steps:
+    def _from_main(self, host: Declaration, kernel: Declaration, scope: Scope) -> Steps | str:
         """The first launch in a function that makes its arguments itself, as main() does: what it
         passes for a parameter stands for what the parameter is in the op. A number of its own is
-        asked for: it is that of one size."""
+        asked for: it is that of one size. If it is not known, why."""
         where = f"{kernel.name} is launched in {host.name}()"
         inside = scope.copy()
         passed = launcher.passed_to(host, kernel.name)
@@ -294,26 +293,25 @@ class _Adoption:
             if UNMAPPED in ours:
                 continue
             if not one.pointer and not given.isidentifier():
-                raise self._launch_needed(f"{where} with {given} for {one.name}")
+                return f"{where} with {given} for {one.name}"
             inside.code[given] = ours
             inside.fixed |= {given}
         try:
             steps = launcher.read(host, inside, kernel.name, first=True)
         except LadderError as error:
-            raise self._launch_needed(f"{where}: {error}") from None
+            return f"{where}: {error}"
         if not steps.steps or not isinstance(launch := steps.steps[-1], Launched):
-            raise self._launch_needed(f"{where}, in a branch that is not read")
+            return f"{where}, in a branch that is not read"
         arguments = tuple(
             theirs if one.pointer and UNMAPPED in scope.code[one.name] else scope.code[one.name]
             for one, theirs in zip(kernel.parameters, launch.arguments, strict=False)
         )
         steps.steps[-1] = launch = replace(launch, arguments=arguments)
         steps.allocated = [one for one in steps.allocated if one.name in _words(arguments)]
-        self._refuse_unknown(steps, [launch])
         first, *others = launch.grid
         if first.isdecimal() or any(size.isdecimal() and size != "1" for size in others):
             blocks = _launch_part(launch.grid)
-            raise self._launch_needed(f"{where} with {blocks} blocks, a number for its own size")
+            return f"{where} with {blocks} blocks, a number for its own size"
         return steps
 
     # ---- buffers -------------------------------------------------------------------------------
@@ -373,7 +371,7 @@ class _Adoption:
     def _ours(self) -> str:
         return f"{', '.join(self.buffers)}; {', '.join(self.values)}"
 
-    def _refuse_unknown(self, steps: Steps, launches: list[Launched]) -> None:
+    def _ask_for_unknown(self, steps: Steps, launches: list[Launched]) -> None:
         missing: dict[str, str] = {}
         for name, where in steps.unknown:
             missing.setdefault(name, where)
@@ -386,23 +384,24 @@ class _Adoption:
         (name, where), dim = next(iter(missing.items())), self.op.dims[0]
         remedy = f"--arg {name}={dim} for a dimension, or --arg {name}=256 for a number"
         parameters = (p for one in self.file.declarations for p in one.parameters)
-        if any(one.name == name and one.pointer for one in parameters):
+        for theirs in (one for one in parameters if one.name == name and one.pointer):
+            ours = next(arg.name for arg in self.op.args if theirs.const <= (arg.role == "in"))
             remedy = (
-                f"--arg {name}={self.op.args[0].name} for an argument, --arg {name}=nullptr for "
-                f"none, or --scratch 'float32 {name}[{dim}, 4]' for memory of the kernel's own"
+                f"--arg {name}={ours} for an argument, --arg {name}=nullptr "
+                f"for none, or --scratch 'float32 {name}[{dim}, 4]' for memory of the kernel's own"
             )
-        raise LadderError(
+        self.asked.append(
             f"{self.op.name} has {self._ours()}; nothing there is known as {', '.join(missing)}, "
             f"used by {where}. Say what it is, such as {remedy}"
         )
 
-    def _refuse_unwritten(self, used: set[str]) -> None:
+    def _ask_for_unwritten(self, used: set[str]) -> None:
         texts = [*self.options.fill, *self.options.then]
         filled = {text.partition("=")[0].rstrip("+-* ").strip() for text in texts}
         left = [arg.name for arg in self.op.args if arg.role != "in" and not arg.optional
                 and arg.name not in used | filled]  # fmt: skip
-        if left:
-            raise LadderError(
+        if left and UNMAPPED not in " ".join(used):  # which may be what it writes
+            self.asked.append(
                 f"{self.op.name} writes {', '.join(left)}, and {self.wanted} takes no such "
                 f"argument that is known by its name; if it has another name: --arg "
                 f"THEIRS={left[0]}. Where it computes less than {self.op.name}, compare it with a "

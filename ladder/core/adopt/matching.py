@@ -2,10 +2,9 @@
 
 import itertools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from ladder.core.adopt.declarations import Parameter
-from ladder.core.common.errors import LadderError
 from ladder.core.contract.op import Op
 
 # Names that other people give to what is called so here. Ours come first where both exist.
@@ -46,10 +45,12 @@ SYNONYMS: Mapping[str, str] = {
 BLOCK_NAMES = re.compile(r"(block_?(size|dim)|(num_?|n_?)?threads(_?per_?block)?|nthreads)", re.I)
 
 
-def match(op: Op, theirs: Sequence[Parameter], given: Mapping[str, str]) -> dict[str, str]:
+def match(
+    op: Op, theirs: Sequence[Parameter], given: Mapping[str, str]
+) -> tuple[dict[str, str], list[str]]:
     """{their name: ours} of those that are not `given`; what is not in it has no counterpart. B and
-    T of an op with rows only are `1` and `N`. Raises LadderError where two numbers of theirs could
-    be the same one of ours, as M and N of a product."""
+    T of an op with rows only are `1` and `N`. And what to ask where two numbers of theirs could be
+    the same one of ours, as M and N of a product."""
     numbers = [one.name for one in theirs if not one.pointer]
     theirs = [one for one in theirs if one.name not in given]
     buffers = [arg.name for arg in op.args]
@@ -68,15 +69,15 @@ def match(op: Op, theirs: Sequence[Parameter], given: Mapping[str, str]) -> dict
         if chosen := (unused or ([] if one.pointer else alike))[:1]:
             found[one.name] = chosen[0]
     known = {**given, **found}
-    _refuse_doubles(op, {name: known[name] for name in numbers if name in known}, given)
+    doubles = [*_doubles(op, {name: known[name] for name in numbers if name in known}, given)]
     if "N" in op.dims and not {"B", "T"} & set(op.dims):
         for one in theirs:
             if not one.pointer and one.name in ("B", "T") and one.name not in found:
                 found[one.name] = "1" if one.name == "B" else "N"
-    return found
+    return found, doubles
 
 
-def _refuse_doubles(op: Op, numbers: Mapping[str, str], given: Mapping[str, str]) -> None:
+def _doubles(op: Op, numbers: Mapping[str, str], given: Mapping[str, str]) -> Iterator[str]:
     """`numbers`: what each number of theirs is, by its name or as it was given."""
     for ours in sorted(set(numbers.values())):
         same = [name for name, other in numbers.items() if other == ours]
@@ -86,7 +87,7 @@ def _refuse_doubles(op: Op, numbers: Mapping[str, str], given: Mapping[str, str]
             free = [name for name in op.dims if name not in taken] or [ours]
             pairs = itertools.zip_longest(asked, free[: len(asked)], fillvalue=free[-1])
             flags = " ".join(f"--arg {name}={other}" for name, other in pairs)
-            raise LadderError(
+            yield (
                 f"{' and '.join(same)} could both be {ours} of {op.name}; say which is what of "
                 f"{', '.join(op.dims)}, such as: {flags}"
             )

@@ -59,11 +59,12 @@ def adopt_kernel(options: argparse.Namespace) -> int:
         op,
         Options(arguments, **{name: getattr(options, name) for name in names}),
     )
-    if output.exists() and output.read_bytes() != adopted.text.encode():
-        print(f"{output} held another text: it is {output.replace(f'{output}.before')} now")
     with atomic_write(output) as file:
         file.write(adopted.text.encode())
-    rung = rung_file.parse(output, op.kernel)
+        file.flush()
+        rung = rung_file.parse(Path(file.name), op.kernel)  # what makes no rung is not kept
+        if output.exists() and output.read_bytes() != adopted.text.encode():
+            print(f"{output} held another text: it is {output.replace(f'{output}.before')} now")
     for note in adopted.notes:
         print(f"  {note}")
     for line in rung.header["launch"]:

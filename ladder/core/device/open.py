@@ -4,6 +4,7 @@ what this machine has for compiling and running kernels.
 Another kind of GPU is a folder beside ladder/core/device/cuda, and one entry of `GPUS`.
 """
 
+import importlib.metadata
 import shlex
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -18,7 +19,7 @@ from ladder.core.amd.isa.gpu import ARCHITECTURES, Isa
 from ladder.core.common import cache
 from ladder.core.common.command_line import did_you_mean
 from ladder.core.common.errors import LadderError
-from ladder.core.common.install import Finding
+from ladder.core.common.install import Finding, install
 from ladder.core.contract.device import Device, Kernel
 from ladder.core.contract.rung_file import Rung
 from ladder.core.contract.target import Target
@@ -139,7 +140,9 @@ def open_device(name: str) -> Device:
 def device_findings() -> list[Finding]:
     """What is looked at for compiling and running kernels, in the order of a report."""
     of_gpus = [finding for kind in GPUS.values() for finding in kind.findings()]
-    return [cache_directory(), cpp_compiler(), *of_gpus]
+    torch = next((one.version for one in importlib.metadata.distributions(name="torch")), "none")
+    remedy = f"to compare with it: {install('torch')}" if torch == "none" else None
+    return [cache_directory(), cpp_compiler(), *of_gpus, Finding("PyTorch", torch, remedy)]
 
 
 def cache_directory() -> Finding:

@@ -129,7 +129,9 @@ class Report:
         )
         worst = max(outcome.error for outcome in self.outcomes)
         also = f", {refused} refused ({self._reasons()})" if refused else ""
-        return f"{head}: {passed} passed{also}; largest error {worst:.0%} of the tolerance"
+        share = "below 1%" if worst < 0.005 else f"{worst:.0%}"
+        far = f"largest error {share} of the tolerance" if worst else "all values are exact"
+        return f"{head}: {passed} passed{also}; {far}"
 
     def _reasons(self) -> str:
         """Why calls were refused, with the number of calls where there are several reasons."""

@@ -7,7 +7,7 @@ from trainer.commands import doctor
 def test_the_report_runs_here_and_names_what_runs(capsys):
     assert doctor.main([]) == 0
     report = capsys.readouterr().out
-    for what in ("Python", "NumPy", "CPU", "memory", "disk", "tinyshakespeare", "C++ compiler"):
+    for what in ("Python", "NumPy", "CPU", "memory", "disk", "C++ compiler", "PyTorch"):
         assert what in report
     assert "--device cpu       runs: the NumPy reference" in report
 

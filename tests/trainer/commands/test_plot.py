@@ -72,6 +72,17 @@ def test_two_rungs_that_learn_the_same_are_told_apart_by_width_difference_and_ti
     ]
 
 
+def test_runs_that_learn_the_same_are_said_to(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(plot, "draw", lambda runs, path, *how: path)
+    losses = [4.5, 4.25]
+    made = {name: make_run(tmp_path / name, losses) for name in ("one", "two")}
+    other = make_run(tmp_path / "other", [4.5, 4.0])
+    main([*map(str, made.values()), str(other)])
+    assert "one, two: the same training losses" in capsys.readouterr().out
+    main([str(made["one"]), str(other)])
+    assert "the same" not in capsys.readouterr().out
+
+
 def test_runs_of_the_same_name_are_told_apart_by_their_paths(tmp_path, monkeypatch):
     made = [make_run(tmp_path / parent / "run", [4.0]) for parent in ("one", "two")]
     drawn = {}

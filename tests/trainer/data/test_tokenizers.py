@@ -65,7 +65,7 @@ def test_characters_are_numbered_in_sorted_order_and_have_no_end_of_text():
 def test_unknown_characters_are_named_with_their_file(tmp_path):
     tokenizer = CharTokenizer.of_text("abc")
     (text := tmp_path / "x.txt").write_text("zabyz")
-    with pytest.raises(LadderError, match=r"x\.txt: .*'y', 'z'; .*--tokenizer bytes"):
+    with pytest.raises(LadderError, match=r"x\.txt: .*'abc': 'y', 'z'; .*--tokenizer bytes"):
         token_files(str(text), tmp_path, tokenizer)
     with pytest.raises(LadderError, match=r"'4', \.\.\.;"):
         tokenizer.encode("0123456789")

@@ -143,6 +143,14 @@ def test_choices_that_cannot_run_are_refused(device, settings, says):
         choose(device, **settings)
 
 
+def test_the_ops_that_do_the_work_of_another_are_named():
+    wanted = resolved_kernels("cpu", rung={"softmax.forward": "0"})
+    ops = ("attention_dropout.forward", "crossentropy.fused", "gelu.forward")
+    with pytest.raises(LadderError) as refused:
+        rung_choice.choose([Call(op, (), {"N": 4}, {}, "") for op in ops], wanted, Cpu())
+    assert f"inside {ops[0]}, {ops[1]}, each" in str(refused.value)
+
+
 @pytest.mark.parametrize(
     "text",
     [

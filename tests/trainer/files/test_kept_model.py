@@ -8,7 +8,8 @@ import pytest
 from ladder.core.common.errors import LadderError
 from tests.trainer.parallel_run import run_ranks
 from tests.trainer.tiny import SHAPE, run, settings
-from trainer.commands import sample
+from trainer.commands import plot, sample
+from trainer.commands.parser import parse
 from trainer.data.tokenizers import ByteTokenizer, CharTokenizer
 from trainer.files import checkpoint, kept_model, weights
 from trainer.flags import Flags
@@ -78,6 +79,9 @@ def test_samples_come_from_the_newest_run_unless_e_names_one(tmp_path, monkeypat
             LadderError, match=f"-e {wrong}: no such.*; runs are runs/old, runs/new"
         ):
             sample.main(["-e", wrong, *words])
+        for command in (plot.main, lambda words: parse(["--config", *words])):
+            with pytest.raises(LadderError, match=f"{wrong}.*; runs are runs/old, runs/new"):
+                command([wrong])
     assert sample.main(["-e", "runs/old", *words]) == 0
     assert "there are also" not in capsys.readouterr().err
 

@@ -195,6 +195,22 @@ def test_a_header_that_is_not_there_is_noted_unless_it_is_cudas(tmp_path):
     assert not any("not in the folder" in note for note in adopt(file, "k", op, Options()).notes)
 
 
+def test_all_that_is_missing_is_asked_for_at_once(tmp_path):
+    text = PRODUCT.replace("float* C", "float* place")
+    with pytest.raises(LadderError) as refused:
+        adopted("product", "matmul.backward_input", write(tmp_path, text))
+    for flag in ("--arg M=N --arg N=C", "--grid 'ceil_div(N, 256)' --block 256", "place"):
+        assert flag in str(refused.value)
+
+
+def test_what_is_refused_writes_nothing(tmp_path, capsys):
+    words = [str(write(tmp_path, PLAIN)), "k", "--op", "gelu.forward", "--block", "1"]
+    words += ["--arg", "z=out", "--arg", "q=inp", "-o", str(tmp_path / "mine.cu")]
+    assert main(["adopt", *words, "--grid", "ceil_div(N 1)"]) == 2
+    assert [path.name for path in tmp_path.iterdir()] == ["theirs.cu"]
+    assert "cannot read 'ceil_div(N 1)" in capsys.readouterr().err
+
+
 def test_a_name_that_is_not_known_is_asked_for(tmp_path):
     file = write(tmp_path, PLAIN)
     launch = {"grid": "ceil_div(N, 256)", "block": "256"}

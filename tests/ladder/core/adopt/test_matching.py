@@ -7,7 +7,7 @@ from ladder.core.contract.ladder import find
 
 def matched(op, *theirs):
     (function,) = of_text(f"__global__ void k({', '.join(theirs)}) {{}}").declarations
-    return match(find(op).op, function.parameters, {})
+    return match(find(op).op, function.parameters, {})[0]
 
 
 def test_other_names_are_found_behind_one_that_is_ours():

@@ -79,6 +79,12 @@ def test_a_kernel_that_is_right_where_warps_are_full_is_told_to_look_past_the_en
     assert said.index("lanes past the end") < said.index("tolerance")
 
 
+def test_no_error_is_not_told_as_a_share_of_the_tolerance():
+    for error, share in ((0.0, ""), (0.001, "below 1%"), (0.42, "42%")):
+        said = str(Report("op", "rung", "cpu", (Outcome({}, "float32", "", "passed", "", error),)))
+        assert share in said and ("%" in said) == bool(share)
+
+
 @pytest.mark.emulator
 def test_what_is_right_with_warps_of_32_alone_is_told_so(tmp_path):
     rung = planted(tmp_path, "backward", "sums over a warp of 32 lanes, whatever its width")
