@@ -8,6 +8,7 @@ import pytest
 
 from ladder.core.common.errors import LadderError
 from ladder.core.contract.ladder import find
+from ladder.core.contract.op import DTYPES
 from ladder.core.contract.target import Target
 from ladder.core.device.open import Cpu
 from ladder.core.measure.pick import Choice as Picked
@@ -250,6 +251,36 @@ def test_rungs_for_some_shapes_are_chosen_again_from_a_file_and_from_a_checkpoin
     assert ids(choose_linear(rungs=str(saved), rung={"matmul.forward": "3"})) == {
         "matmul.forward": "3"
     }
+
+
+@pytest.mark.parametrize(
+    ("op", "both", "other", "few"),
+    [
+        ("matmul.forward", "16bit-17", "16bit-16", "C"),
+        ("matmul.backward_input", "16bit-15", "16bit-14", "OC"),
+    ],
+)
+def test_what_held_two_kernels_is_read_as_the_one_that_fits(tmp_path, op, both, other, few):
+    """In files and flags of a time when one rung had both; a shape that is named is refused."""
+    short, long = ({"N": 64, "C": 512, "OC": 512} | {few: size} for size in (384, 392))
+    calls = [Call(op, (), dims, {}, "") for dims in (short, long)]
+    saved = tmp_path / "rungs.json"
+    saved.write_text(json.dumps({op: both}))
+    _, identity = rung_choice.FORMERLY_BOTH[op, both]
+    for before, settings in (
+        (None, {"rungs": str(saved)}),
+        (None, {"rung": {op: both}}),
+        ({"rungs": {op: both}, "digests": {op: identity}}, {}),
+    ):
+        wanted = resolved_kernels("cuda", dtype="bf16", **{"rungs": "naive", **settings})
+        choices = rung_choice.choose(calls, wanted, GPU, before)
+        assert [rung_map.rung_of(choices, call).rung.id for call in calls] == [both, other]
+        again = rung_choice.choose(calls, wanted, GPU, as_saved(choices))
+        assert ids(again) == ids(choices)
+    target = GPU.target(DTYPES["bfloat16"])
+    assert f"{few} <= 384" in find(op).rung(both).plan(long, target).refusal
+    named = resolved_kernels("cuda", rungs="naive", dtype="bf16", rung={f"{op}@{few}:392": both})
+    assert {choice.rung.id for choice in rung_choice.choose(calls, named, GPU).values()} >= {both}
 
 
 # ---- TF32 ----
