@@ -33,27 +33,14 @@ struct storage<precision::tf32> {
     using type = float;
 };
 
-// D (M, N) = A (M, K) * B (K, N) + C (M, N): the rows and columns of each.
-template <class Use, int M, int N, int K>
-struct shape;
-template <int M, int N, int K>
-struct shape<matrix_a, M, N, K> {
-    static constexpr int rows = M, columns = K;
-};
-template <int M, int N, int K>
-struct shape<matrix_b, M, N, K> {
-    static constexpr int rows = K, columns = N;
-};
-template <int M, int N, int K>
-struct shape<accumulator, M, N, K> {
-    static constexpr int rows = M, columns = N;
-};
-
 template <class Use, int M, int N, int K, class T, class Layout = void>
-struct fragment : shape<Use, M, N, K> {
+struct fragment {
     using element_type = typename storage<T>::type;
     using storage_element_type = element_type;
-    static constexpr int num_elements = shape<Use, M, N, K>::rows * shape<Use, M, N, K>::columns / 32;
+    // D (M, N) = A (M, K) * B (K, N) + C (M, N): the rows and columns of each.
+    static constexpr int rows = emulator::is_same<Use, matrix_b> ? K : M;
+    static constexpr int columns = emulator::is_same<Use, matrix_a> ? K : N;
+    static constexpr int num_elements = rows * columns / 32;
     element_type x[num_elements];
 };
 

@@ -88,21 +88,16 @@ template <class T>
 __forceinline__ T __shfl_sync(uint64_t mask, T value, int source, int width = warpSize) {
     return emulator::shuffle(mask, value, emulator::Group(width).first + (source & (width - 1)));
 }
-template <class T>
-__forceinline__ T __shfl_xor_sync(uint64_t mask, T value, int bits, int width = warpSize) {
-    emulator::Group group(width);
-    return emulator::shuffle(mask, value, group.clamp(group.lane ^ bits));
-}
-template <class T>
-__forceinline__ T __shfl_down_sync(uint64_t mask, T value, unsigned by, int width = warpSize) {
-    emulator::Group group(width);
-    return emulator::shuffle(mask, value, group.clamp(group.lane + (int)by));
-}
-template <class T>
-__forceinline__ T __shfl_up_sync(uint64_t mask, T value, unsigned by, int width = warpSize) {
-    emulator::Group group(width);
-    return emulator::shuffle(mask, value, group.clamp(group.lane - (int)by));
-}
+#define EMULATOR_SHUFFLE(NAME, BY, SOURCE)                                                     \
+    template <class T>                                                                        \
+    __forceinline__ T NAME(uint64_t mask, T value, BY by, int width = warpSize) {              \
+        emulator::Group group(width);                                                         \
+        return emulator::shuffle(mask, value, group.clamp(SOURCE));                           \
+    }
+EMULATOR_SHUFFLE(__shfl_xor_sync, int, group.lane ^ by)
+EMULATOR_SHUFFLE(__shfl_down_sync, unsigned, group.lane + (int)by)
+EMULATOR_SHUFFLE(__shfl_up_sync, unsigned, group.lane - (int)by)
+#undef EMULATOR_SHUFFLE
 
 __forceinline__ uint64_t __ballot_sync(uint64_t mask, int predicate) {
     return emulator::emulator_warp(emulator::WARP_BALLOT, mask, predicate != 0, 0);

@@ -167,42 +167,21 @@ EMULATOR_FUNCTION(__habs, __habs2, fabsf(x))
 EMULATOR_FUNCTION(__hneg, __hneg2, -x)
 #undef EMULATOR_FUNCTION
 
-template <class F>
-__forceinline__ emulator::Narrow<F> operator-(emulator::Narrow<F> a) {
-    return __hneg(a);
-}
-template <class F>
-__forceinline__ emulator::Narrow<F> __hfma(
-    emulator::Narrow<F> a, emulator::Narrow<F> b, emulator::Narrow<F> c) {
-    return emulator::fused(a, b, c);
-}
-template <class F>
-__forceinline__ emulator::NarrowPair<F> __hfma2(
-    emulator::NarrowPair<F> a, emulator::NarrowPair<F> b, emulator::NarrowPair<F> c) {
-    return {__hfma(a.x, b.x, c.x), __hfma(a.y, b.y, c.y)};
-}
 EMULATOR_FUNCTION_2(__hmax, __hmax2, fmaxf(a, b))
 EMULATOR_FUNCTION_2(__hmin, __hmin2, fminf(a, b))
 #undef EMULATOR_FUNCTION_2
-template <class F>
-__forceinline__ bool __hisnan(emulator::Narrow<F> a) {
-    return isnan((float)a);
-}
-template <class F>
-__forceinline__ int __hisinf(emulator::Narrow<F> a) {
-    return !isinf((float)a) ? 0 : (float)a > 0 ? 1 : -1;
-}
-template <class F>
-__forceinline__ float __low2float(emulator::NarrowPair<F> a) {
-    return a.x;
-}
-template <class F>
-__forceinline__ float __high2float(emulator::NarrowPair<F> a) {
-    return a.y;
-}
 
-// The functions whose names differ: TYPE __half, IN_NAME half, PAIR half2.
+// Those of one type, most of which have it in their names: TYPE __half, IN_NAME half, PAIR half2.
 #define EMULATOR_NARROW(TYPE, PAIR, IN_NAME, IN_PAIR_NAME)                                      \
+    __forceinline__ TYPE operator-(TYPE a) { return __hneg(a); }                                \
+    __forceinline__ TYPE __hfma(TYPE a, TYPE b, TYPE c) { return emulator::fused(a, b, c); }    \
+    __forceinline__ PAIR __hfma2(PAIR a, PAIR b, PAIR c) {                                      \
+        return {__hfma(a.x, b.x, c.x), __hfma(a.y, b.y, c.y)};                                  \
+    }                                                                                           \
+    __forceinline__ bool __hisnan(TYPE a) { return isnan((float)a); }                           \
+    __forceinline__ int __hisinf(TYPE a) { return !isinf((float)a) ? 0 : (float)a > 0 ? 1 : -1; }\
+    __forceinline__ float __low2float(PAIR a) { return a.x; }                                   \
+    __forceinline__ float __high2float(PAIR a) { return a.y; }                                  \
     __forceinline__ float __##IN_NAME##2float(TYPE a) { return a; }                             \
     __forceinline__ TYPE __float2##IN_NAME(float a) { return a; }                               \
     __forceinline__ TYPE __float2##IN_NAME##_rn(float a) { return a; }                          \
