@@ -49,9 +49,8 @@ def main(argv: Sequence[str]) -> int:
     if words.smooth is not None and words.smooth < 1:
         raise LadderError(f"--smooth {words.smooth}: choose 1 or more steps")
     logs_of = [logs.find_log(run) for run in words.run]
-    output = words.output
-    if output is None:
-        output = logs_of[0].parent / "loss.png" if len(logs_of) == 1 else Path("runs.png")
+    beside = logs_of[0].parent / "loss.png" if len(logs_of) == 1 else Path("runs.png")
+    output = words.output or beside
     if output.suffix not in PICTURES:
         raise LadderError(f"-o {output}: its name must end in {', '.join(PICTURES)}")
     runs = {name: read_losses(log) for name, log in zip(_names(logs_of), logs_of, strict=True)}

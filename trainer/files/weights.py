@@ -136,9 +136,8 @@ def _newest(path: Path) -> tuple[Path, int | None]:
 def _refuse_missing(path: Path) -> None:
     if path.exists():
         return
-    known = known_runs(path) or f"; names are {', '.join(SIZES)}"
-    hint = did_you_mean(str(path), SIZES)
-    raise LadderError(f"-e {path}: no such file or folder, and no model's name{hint}{known}")
+    hint = did_you_mean(str(path), SIZES) + (known_runs(path) or f"; names are {', '.join(SIZES)}")
+    raise LadderError(f"-e {path}: no such file or folder, and no model's name{hint}")
 
 
 def known_runs(path: str | Path) -> str:
@@ -166,8 +165,7 @@ def tokenizer_in(state: Mapping[str, Any]) -> str | None:
 
 
 def settings_of(run: Path) -> dict[str, Any]:
-    """The settings that the config.json in a run's folder names; less where it is a stranger's, or
-    there is none."""
+    """The settings that the config.json in a run's folder names; none where there is no such."""
     record = read_json(path) if (path := run / "config.json").is_file() else {}
     kinds = {**get_type_hints(TrainConfig), "schedule": str}
     items = record.items() if isinstance(record, dict) else ()

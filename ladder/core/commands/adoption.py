@@ -62,7 +62,10 @@ def adopt_kernel(options: argparse.Namespace) -> int:
     with atomic_write(output) as file:
         file.write(adopted.text.encode())
         file.flush()
-        rung = rung_file.parse(Path(file.name), op.kernel)  # what makes no rung is not kept
+        try:
+            rung = rung_file.parse(Path(file.name), op.kernel)  # what makes no rung is not kept
+        except LadderError as error:
+            raise LadderError(str(error).replace(file.name, options.file)) from None
         if output.exists() and output.read_bytes() != adopted.text.encode():
             print(f"{output} held another text: it is {output.replace(f'{output}.before')} now")
     for note in adopted.notes:
