@@ -103,7 +103,7 @@ class CudaGroup(Device):
     def _rows(self, array: Rows, *beside: Any) -> Iterator[Any]:
         return zip(self.owners(len(array.rows)), array.rows, *beside, strict=True)
 
-    # ---- kernels ----
+    # ---- kernels and time ----
 
     def target(self, real: np.dtype) -> Target:
         """Of all GPUs together: a launch's blocks are shared out to them."""
