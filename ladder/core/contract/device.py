@@ -163,7 +163,7 @@ class Streams:
 
     asynchronous = False
     marks_in_graphs = False
-    measurable: bool
+    measurable = True
 
     def synchronize(self) -> None:
         """Wait for all submitted work; an error inside a kernel surfaces here."""
@@ -271,7 +271,7 @@ class Device(Memory, Streams, Libraries, Links, ABC):
 
     name: str
     kind: str
-    runs_kernels: bool
+    runs_kernels = True
     is_gpu = False
     bfloat16 = False
     l2_bytes = 0
@@ -280,14 +280,13 @@ class Device(Memory, Streams, Libraries, Links, ABC):
     def target(self, real: np.dtype) -> Target:
         """What rungs may ask about this device in a run of that real type."""
 
-    @abstractmethod
     def tensor_map(self, array: Any, box: tuple[int, int], tf32: bool = False) -> np.void:
         """What a kernel takes as `TensorMap` (include/hopper.cuh), to copy tiles of an array.
 
         The array counts as a matrix, all dimensions but the last together. `box`: rows and columns
         of a tile; a row of it has 128 bytes. `tf32`: float32 is rounded to TF32 when it is loaded.
-        Raises LadderError where the device has no TMA.
         """
+        raise LadderError(f"{self.name} has no TMA to copy tiles; it is NVIDIA's, from sm_90 on")
 
     @abstractmethod
     def compile(
@@ -295,7 +294,6 @@ class Device(Memory, Streams, Libraries, Links, ABC):
     ) -> Mapping[str, Kernel]:
         """The kernels of a rung file by name; cached. A compile error names the file's line."""
 
-    @abstractmethod
     def compile_ahead(self, rung: Rung, defines: Mapping[str, int], real: np.dtype) -> object:
         """Compile into the cache what `compile` will load; several threads may do so at once."""
 

@@ -79,22 +79,15 @@ class Cpu(Device):
     name = "cpu"
     kind = "cpu"
     runs_kernels = False
-    measurable = True
 
     def target(self, real: np.dtype) -> Target:
         return Target("cpu", 32, 1, 0, np.dtype(real))
-
-    def tensor_map(self, array: np.ndarray, box: tuple[int, int], tf32: bool = False) -> np.void:
-        raise LadderError("device cpu has no tiles to copy; it runs the NumPy reference only")
 
     def compile(self, rung: Rung, defines: Mapping[str, int], real: np.dtype) -> dict[str, Kernel]:
         raise LadderError(
             "device cpu runs the NumPy reference only (rung 0); "
             "--device emulated runs kernels on the CPU, --device cuda on a GPU"
         )
-
-    def compile_ahead(self, rung: Rung, defines: Mapping[str, int], real: np.dtype) -> None:
-        """Only what a GPU runs is compiled ahead."""
 
 
 def default_gpu() -> str | None:

@@ -89,7 +89,6 @@ class Emulated(Device):
     """
 
     kind = "emulated"
-    runs_kernels = True
     measurable = False
 
     def __init__(

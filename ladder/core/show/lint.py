@@ -100,8 +100,7 @@ def header(ladder: Ladder, rung: Rung) -> Found:
     """Why the rung is, in the same order everywhere."""
     for key in TOLD:
         if not rung.header.get(key):
-            word = key.capitalize()
-            yield 1, f"the header lacks a line '// {word}: ...' (doc/rung_files.md)"
+            yield 1, f"the header lacks a line '// {key.capitalize()}: ...' (doc/rung_files.md)"
     order = [key.lower() for key in KEYS]
     for key, after in pairwise(rung.header):
         if order.index(after) < order.index(key):

@@ -121,9 +121,7 @@ def update(write: bool, root: Path = ROOT) -> list[str]:
     drifted: list[str] = []
     mark_of, right, marks = _marks(root), root / "build" / "pages", list[str]()
     known = right.read_text(encoding="utf-8").split() if right.exists() else []
-    for page in (root / "README.md", *sorted((root / "doc").rglob("*.md"))):
-        if not page.exists():
-            continue
+    for page in filter(Path.exists, [root / "README.md", *sorted((root / "doc").rglob("*.md"))]):
         old = page.read_text(encoding="utf-8")
         if (mark := mark_of(old)) in known and not any(_lost(old, page)):
             marks.append(mark)
@@ -296,23 +294,19 @@ def entry(slot: Slot, op: str, id: str) -> str:
             f"`python -m ladder diff {op} {id}`",
         ]
     parts = [" · ".join(facts), _header(rung)]
-    with contextlib.suppress(LadderError):  # it is not measured, or has none before it
-        parts.append(tables.gain(op, *_pair(op, id, "", Ladder.predecessor)))
+    if (before := ladder.predecessor(rung)) is not None:
+        with contextlib.suppress(tables.NotMeasured):
+            parts.append(tables.gain(op, before, rung))
     return "\n\n".join(parts)
 
 
-def _pair(
-    op: str,
-    rung: str,
-    other: str,
-    before: Callable[[Ladder, Rung], Rung | None] = Ladder.parent,
-) -> tuple[Rung, Rung]:
-    """From which rung to which: `rung` to `other`, or to `rung` from its parent, or predecessor."""
+def _pair(op: str, rung: str, other: str) -> tuple[Rung, Rung]:
+    """From which rung to which: `rung` to `other`, or to `rung` from its parent."""
     ladder = find(op)
     first = ladder.rung(rung)
     if other:
         return first, ladder.rung(other)
-    if (earlier := before(ladder, first)) is None:
+    if (earlier := ladder.parent(first)) is None:
         raise LadderError(f"{first.name} starts the ladder: name two rungs")
     return earlier, first
 
@@ -477,10 +471,6 @@ def table(slot: Slot, op: str, rungs: str = "", **which: str) -> str:
         return f"_Not measured yet{wanted}: `python -m ladder bench {op} --save`, on a GPU._"
 
 
-def overview(slot: Slot) -> str:
-    return tables.overview(lambda rung: link(slot, rung))
-
-
 def log(slot: Slot, name: str, first: str = "", last: str = "") -> str:
     text = tables.log(name)
     return f"```\n{_lines(name, text, first, last or first) if first else text}\n```"
@@ -495,9 +485,10 @@ BLOCKS: dict[str, Callable[..., str]] = {
     block.__name__.replace("_", "-"): block
     for block in (
         rungs, entry, change, source, solution, passage, counts,
-        reuse, traffic, machine, resources, picture, table, overview, log, cards, tally,
+        reuse, traffic, machine, resources, picture, table, log, cards, tally,
     )
 }  # fmt: skip
+BLOCKS["overview"] = lambda slot: tables.overview(lambda rung: link(slot, rung))
 BLOCKS["gain"] = lambda slot, op, *pair: tables.gain(op, *map(find(op).rung, pair))
 BLOCKS["step-times"] = lambda slot, device: tables.step_times(device)
 BLOCKS["step-summary"] = lambda slot, *which: tables.step_summary(*which)

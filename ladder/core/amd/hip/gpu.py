@@ -135,9 +135,6 @@ class Hip(CupyGpu):
     def _product(self) -> RocBlas:
         return RocBlas(self)
 
-    def tensor_map(self, array: Any, box: tuple[int, int], tf32: bool = False) -> np.void:
-        raise LadderError(f"{self.name} has no TMA to copy tiles")
-
     def compile_ahead(self, rung: Rung, defines: Mapping[str, int], real: np.dtype) -> Path:
         return compiler.compile_code_object(rung, defines, real, self.arch, self.warp)
 

@@ -43,7 +43,6 @@ class Isa(Device):
     """
 
     kind = "isa"
-    runs_kernels = True
     measurable = False
 
     def __init__(self, arch: str, time_limit: float = 300.0):
@@ -57,9 +56,6 @@ class Isa(Device):
 
     def target(self, real: np.dtype) -> Target:
         return Target(self.arch, self.warp, MULTIPROCESSORS, self._lds_bytes, np.dtype(real))
-
-    def tensor_map(self, array: np.ndarray, box: tuple[int, int], tf32: bool = False) -> np.void:
-        raise LadderError(f"{self.arch} has no tiles to copy: TMA is NVIDIA's")
 
     def compile(
         self, rung: Rung, defines: Mapping[str, int], real: np.dtype

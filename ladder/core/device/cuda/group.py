@@ -40,8 +40,6 @@ class CudaGroup(Device):
     kind = "cuda"
     is_gpu = True
     runs_reference = False
-    runs_kernels = True
-    measurable = True
     asynchronous = True
     library_rungs = frozenset({"nccl"})
 
@@ -105,10 +103,7 @@ class CudaGroup(Device):
     def _rows(self, array: Rows, *beside: Any) -> Iterator[Any]:
         return zip(self.owners(len(array.rows)), array.rows, *beside, strict=True)
 
-    def tensor_map(self, array: Rows, box: tuple[int, int], tf32: bool = False) -> np.void:
-        raise LadderError("a group of GPUs has no tensor maps: TMA copies tiles of one GPU")
-
-    # ---- kernels ----
+    # ---- kernels and time ----
 
     def target(self, real: np.dtype) -> Target:
         """Of all GPUs together: a launch's blocks are shared out to them."""
@@ -123,8 +118,6 @@ class CudaGroup(Device):
 
     def compile_ahead(self, rung: Rung, defines: Mapping[str, int], real: np.dtype) -> Path:
         return self.gpus[0].compile_ahead(rung, defines, real)
-
-    # ---- time ----
 
     def synchronize(self) -> None:
         for gpu in self.gpus:

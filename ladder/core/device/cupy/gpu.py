@@ -51,8 +51,6 @@ class CupyGpu(Device):
 
     is_gpu = True
     runs_reference = False
-    runs_kernels = True
-    measurable = True
     asynchronous = True
 
     cupy: Any

@@ -76,6 +76,17 @@ def write(site, *requests: str) -> str:
     return text
 
 
+def test_a_page_that_was_right_waits_until_what_it_is_made_from_changes(site, monkeypatch):
+    write(site, f"table {OP.name}")
+    looked_at = []
+    monkeypatch.setattr(pages, "render", lambda text, page, *how: looked_at.append(page) or text)
+    assert pages.update(write=False, root=site) == looked_at == []
+    (results_file,) = (site / "doc" / "results").glob("*.json")
+    results_file.write_text(results_file.read_text() + "\n")
+    assert pages.update(write=False, root=site) == []
+    assert looked_at == [site / "doc" / "layernorm.md"]
+
+
 def test_a_solution_is_shown_as_a_change_of_the_rung_that_it_grew_from(site, monkeypatch):
     kernel = site / "doc" / "solutions" / "layernorm" / "forward" / "slow.cu"
     kernel.parent.mkdir(parents=True)
