@@ -112,7 +112,7 @@ def check_rungs(options: argparse.Namespace) -> int:
                     failed |= not kept
                     output.remark("\n".join(said))
                 if options.report:
-                    html_report.write(options.report, ladder, report, said, options)
+                    html_report.write(options, ladder, report, said, failed)
                     output.remark(f"written to {options.report}")
     except LadderError as error:
         if own and options.format in ("github", "sarif"):  # there, it shows at its line, too

@@ -34,9 +34,9 @@ ARCH = "sm_90a"  # of the machine code
 
 
 def write(
-    file: Path, ladder: Ladder, report: Report, said: Sequence[str], options: argparse.Namespace
+    options: argparse.Namespace, ladder: Ladder, report: Report, said: Sequence[str], failed: bool
 ) -> None:
-    """What `check` with these options has found; `said`: of the limits that it was given."""
+    """What `check` with these options has found; `said` and `failed`: of its limits, too."""
     rung, large = ladder.find(options.rung), shared.shape_of(ladder, options)
     rights = options.unconfined or not rung.is_own_file
     with sandbox.distrusted():
@@ -57,10 +57,10 @@ def write(
         pairs = ((name.replace(" ", "-"), pair[index]) for name, pair in COLOURS.items())
         parts[scheme] = "; ".join(f"--{name}: {value}" for name, value in pairs)
     words = {"name": rung.name, "idea": rung.idea, "op": ladder.op.name, "counted": counted}
-    words |= {"verdict": text, "least": least, "outcome": "passed" if report.passed else "failed"}
+    words |= {"verdict": text, "least": least, "outcome": "failed" if failed else "passed"}
     parts |= {name: escape(word) for name, word in words.items()}
     page = string.Template(read_text(Path(__file__).with_suffix(".html"))).substitute(parts)
-    with atomic_write(file) as target:
+    with atomic_write(options.report) as target:
         target.write(page.encode(errors="xmlcharrefreplace"))
 
 

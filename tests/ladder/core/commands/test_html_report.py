@@ -31,10 +31,9 @@ def test_a_race_of_a_kernel_with_a_reference_is_marked_at_its_lines(tmp_path, mo
     racy = KERNEL.replace("    __syncthreads();\n    }", "    }")
     files, words = {"ref.py": RMSNORM, "mine.cu": racy}, ["--reference", "ref.py"]
     page = checked(1, files, "mine.cu", *words, "--shape", "N=2,C=33")
-    line = racy[: racy.index("+= partial")].count("\n") + 1
-    rows = page.partition(f'<tr class="found "><td>{line}<td>')[2]
-    assert rows.index("read partial (shared)") < rows.index('"note"') < rows.index("race on")
-    assert f'<tr class="found "><td>{line + 2}<td>' in rows and "no barrier</text>" in page
+    first, other = re.findall(r'<tr class="found "><td>1\d<td><td> +(.*?)<td>', page)
+    assert "+= partial" in first and "float scale" in other and "no barrier</text>" in page
+    assert re.search(r'<td>write partial \(shared\).*\n<tr class="note"><td><td><td>race on', page)
     assert "needs --unconfined" in page and "<td>N=2 C=33, float32<td>660<td><td>4," in page
 
 
@@ -47,17 +46,18 @@ def test_a_rung_has_its_counts_its_machine_code_and_the_times_of_this_code(tmp_p
     one = {"op": "start.add", "dtype": "float32", "shape": "N=1000", "dims": {"N": 1000}}
     one |= {"roof": {"copy_gbps": 1, "matrix_tflops": None}, "rows": [row, {**row, "code": ""}]}
     times = {"times.json": json.dumps({"device": {"gpu": "A card"}, "measurements": [one]})}
-    page = checked(0, times, "start.add", "1", "--shape", "N=1000", "--times", "times.json")
+    words = "--shape", "N=1000", "--times", "times.json", "--at-most", "sectors=9"
+    page = checked(1, times, "start.add", "1", *words)
     assert re.search(r'"over"><td>20<td>1<td> +c\[i\] = .*<td>read a<td>4<td>32<td>31<td>15', page)
     assert "start_add: 9 registers" in page and '<span class="cyan">          LDG.E' in page
-    assert page.count("<td>A card") == 1 and "<td>12.00<td>1,000.00, 1% of the roof" in page
+    assert page.count("<td>A card") == 1 and ", 1% of the roof" in page and ">failed</" in page
 
 
 def test_what_a_strangers_file_says_is_text_and_the_page_loads_nothing(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     bad = "</title></pre></style><script src='https://evil.example/a.js'></script>$name &lt;"
     text = KERNEL.replace("one block per row", bad).replace("* weight[i];", f"+ 1; // {bad}")
-    monkeypatch.setattr(compiler, "compile_cubin", lambda *_: find("<b>NVRTC"))  # an error
+    monkeypatch.setattr(compiler, "compile_cubin", lambda *_: find("<b>NVRTC"))
     name, words = "<img src=x onerror=alert(1)>.cu", ["--shape", "N=2,C=33", "--unconfined"]
     page = checked(1, {name: text, "<b>.py": RMSNORM}, name, "--reference", "<b>.py", *words)
     found, parser = [], HTMLParser()
