@@ -16,6 +16,7 @@ from rich.markup import escape
 from ladder.core.commands import findings, shared
 from ladder.core.common.errors import LadderError
 from ladder.core.contract.device import Device
+from ladder.core.contract.host_code import SUFFIXES
 from ladder.core.contract.ladder import Ladder
 from ladder.core.contract.op import DTYPES, Dims
 from ladder.core.contract.rung_file import Rung
@@ -91,7 +92,7 @@ def check_rungs(options: argparse.Namespace) -> int:
     if limited and options.rung is None and not options.reference:
         raise LadderError("limits are for one kernel; name it after the op")
     failed, output = False, shared.Output(options)
-    own = next((name for name in (options.rung, options.op) if str(name).endswith(".cu")), "")
+    own = next((name for name in (options.rung, options.op) if str(name).endswith(SUFFIXES)), "")
     pool = ThreadPoolExecutor(os.cpu_count())
     try:
         for ladder in _ladders(options, output):
@@ -177,7 +178,7 @@ def _check_ladder(
     """The reports, one after the other; the pool compiles what comes next in the meantime."""
     dtypes, name = options.dtype, options.reference or ladder.op.name
     shapes = [shared.shape_of(ladder, options)] if options.shape else None
-    if options.rung is not None and options.rung.endswith(".cu"):
+    if options.rung is not None and options.rung.endswith(SUFFIXES):
         options.unconfined = shared.unconfined(options, ladder.find(options.rung))  # it asks once
         given = options.device, dtypes, shapes, options.seconds, options.unconfined
         if options.coverage:

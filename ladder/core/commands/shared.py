@@ -16,6 +16,7 @@ from rich.console import Console
 from ladder.core.common import confine
 from ladder.core.common.command_line import Parser
 from ladder.core.common.errors import LadderError
+from ladder.core.contract.host_code import SUFFIXES
 from ladder.core.contract.ladder import Ladder, find, find_rung, ladders
 from ladder.core.contract.op import DTYPES, REALS, SHORT, Dims, format_dims
 from ladder.core.contract.rung_file import Rung
@@ -74,7 +75,7 @@ def add_reference(parser: Parser) -> None:
 
 def own_op(options: argparse.Namespace, files: Sequence[str]) -> Ladder:
     """The op of --reference, with which a command compares `files`."""
-    if not files or not all(name.endswith(".cu") for name in files):
+    if not files or not all(name.endswith(SUFFIXES) for name in files):
         raise LadderError(
             "with --reference, name a .cu file of your own and no op: python -m ladder "
             f"{options.command} mine.cu --reference {options.reference}"

@@ -83,11 +83,17 @@ class Binder:
             return lambda: function(self.device, arrays, self.dims, constants)
         if self.rung.path is None:
             return self._reference([arrays[arg.name] for arg in op.args], scalars)
-        values = self._values(arrays, scratch or self.device.empty) | constants
+        allocate = scratch or self.device.empty
+        values = self._values(arrays, allocate) | constants
         bound = [
             (kernel, launch, signature.passed(taken, values))
             for kernel, launch, taken in self.calls
         ]
+        if self.rung.host:
+            ((kernel, launch, taken),) = self.calls
+            names = {each.name for each in taken}
+            made = {a.name: arrays[a.name] for a in op.args if a.role != "in" and a.name not in names}
+            bound = [(kernel, launch, (*bound[0][2], made, allocate))]
         return functools.partial(_run, bound, values)
 
     def _values(self, arrays: Mapping[str, Any], allocate: Allocate) -> dict[str, Any]:

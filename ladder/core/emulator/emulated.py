@@ -28,16 +28,16 @@ import numpy as np
 
 from ladder.core.common.errors import CompileError, LadderError
 from ladder.core.common.install import cores
-from ladder.core.contract.device import Device, refuse_tile
+from ladder.core.contract.device import Device, Kernel, refuse_tile
 from ladder.core.contract.device_code import code_identity
 from ladder.core.contract.op import REALS
 from ladder.core.contract.rung_file import Rung
 from ladder.core.contract.signature import with_c_linkage
 from ladder.core.contract.target import Target
 from ladder.core.emulator import coverage, source, toolchain
+from ladder.core.emulator.host import HostCode
 from ladder.core.emulator.kernel import (
     SHARED_BYTES,
-    EmulatedKernel,
     KernelError,
     Record,
     Settings,
@@ -112,7 +112,7 @@ class Emulated(Device):
         sms = multiprocessors or MULTIPROCESSORS
         self._use(Settings(warp, seed, early, counting, workers, time_limit, trace, sms))
         self._record = Record()
-        self._compiled: dict[tuple[Any, ...], dict[str, EmulatedKernel]] = {}
+        self._compiled: dict[tuple[Any, ...], Mapping[str, Kernel]] = {}
         self._warnings: dict[Path, dict[str, None]] = {}  # of the compiler, by the rung's file
 
     def _use(self, settings: Settings) -> None:
@@ -150,7 +150,7 @@ class Emulated(Device):
 
     def compile(
         self, rung: Rung, defines: Mapping[str, int], real: np.dtype
-    ) -> dict[str, EmulatedKernel]:
+    ) -> Mapping[str, Kernel]:
         """The kernels of a rung file by name.
 
         Raises CompileError with the file's own lines, LadderError where there is no compiler.
@@ -164,7 +164,11 @@ class Emulated(Device):
             if log.exists() and not self._counts_branches:  # which puts code of its own into it
                 said = self._warnings.setdefault(path, {})
                 said |= dict.fromkeys(_warnings(log.read_text(encoding="utf-8"), path))
-            self._compiled[key] = load(library, path, declared, self._settings, self._record)
+            seen = self._settings, self._record
+            if rung.host:
+                self._compiled[key] = {rung.host: HostCode(library, path, declared, *seen)}
+            else:
+                self._compiled[key] = load(library, path, declared, *seen)
             if self._counts_branches:
                 self._counted.setdefault(path, []).append(ctypes.CDLL(str(library)))
         return self._compiled[key]
@@ -182,7 +186,7 @@ class Emulated(Device):
         text = with_c_linkage(rung)
         if self._counts_branches:
             text = coverage.instrument(text)
-        text, declared = source.prepare(path, text, [INCLUDE])
+        text, declared = source.prepare(path, text, [INCLUDE], rung.host)
         try:
             counting, zeros = self._settings.counting, self._settings.zeros
             return toolchain.build_kernel(text, macros, counting, zeros), declared

@@ -43,6 +43,12 @@ ALIGNMENT = re.compile(
     r"(?:alignas|__align__)\s*\(([^()]*)\)|__attribute__\s*\(\(\s*aligned\s*\((.*?)\)\s*\)\)"
 )
 KERNEL = re.compile(r'extern\s+"C"\s+__global__\b')
+ANY_KERNEL = re.compile(r"\b__global__\b")
+LAUNCH = re.compile(r"\b([\w:]+)(\s*<[^;{}]*?>)?\s*<<<([^;]*?)>>>", re.DOTALL)
+# Headers that host code includes, of which include/host_code.h has what there is.
+OF_HOST = re.compile(
+    r"#[ \t]*include[ \t]*<((torch|ATen|c10)/.*|cuda\.h|vector|algorithm|iostream|cstdlib|stdlib\.h)>"
+)
 ATTRIBUTE = re.compile(r"\b(__launch_bounds__|__cluster_dims__)\s*$")
 
 
@@ -57,9 +63,10 @@ class DeclaredKernel:
 
 
 def prepare(
-    path: Path, source: str, include: Sequence[Path]
+    path: Path, source: str, include: Sequence[Path], host: str = ""
 ) -> tuple[str, tuple[DeclaredKernel, ...]]:
-    """The C++ text of a rung file, and the kernels that it defines.
+    """The C++ text of a rung file, and the kernels that it defines; `host`: the function that
+    launches them, if it does.
 
     Raises LadderError, naming file and line, for what the emulator cannot run.
     """
@@ -70,9 +77,18 @@ def prepare(
             "use the wrappers in ladder/include, which have a CPU twin"
         )
     try:
-        found = _kernels(text)
+        found = _kernels(text, ANY_KERNEL if host else KERNEL)
     except ValueError:  # no parenthesis follows a kernel's name
         raise LadderError(f"{path}: a kernel's declaration is not complete") from None
+    if host:
+        code, pieces, end = without_comments(text), ['#include "host_code.h"\n'], 0
+        for launch in LAUNCH.finditer(code):
+            name, template, given = launch.groups(default="")
+            call = f'emulator::launch("{name}", __LINE__, {name}{template}, {given})'
+            pieces += [text[end : launch.start()], call]
+            end = launch.end()
+        text = OF_HOST.sub("", "".join([*pieces, text[end:]]))
+        return f"{text}\nEMULATOR_HOST_CODE({host})\n", found
     launchers = "".join(
         f"EMULATOR_KERNEL({kernel.name}, {kernel.cluster}, {kernel.bound})\n" for kernel in found
     )
@@ -164,11 +180,11 @@ def _name_and_shape(declarator: str) -> tuple[str, str]:
     return parts.group(1), parts.group(2)
 
 
-def _kernels(text: str) -> tuple[DeclaredKernel, ...]:
-    """The `extern "C" __global__` functions of a file, in order."""
+def _kernels(text: str, form: re.Pattern[str]) -> tuple[DeclaredKernel, ...]:
+    """The functions of a file that begin so, in order."""
     text = without_comments(text)
     found = []
-    for match in KERNEL.finditer(text):
+    for match in form.finditer(text):
         head = match.end()
         opening, cluster, bound = text.index("(", head), "1", "0"
         while attribute := ATTRIBUTE.search(text[head:opening]):

@@ -40,6 +40,7 @@ import numpy as np
 from ladder.core.common.errors import LadderError
 from ladder.core.contract.binding import bind, refuse_group
 from ladder.core.contract.device import Device
+from ladder.core.contract.host_code import SUFFIXES
 from ladder.core.contract.ladder import Ladder
 from ladder.core.contract.launch_plan import SIZES_HERE
 from ladder.core.contract.op import DTYPES, Dims, Op, format_dims, resolve_dtype
@@ -157,7 +158,7 @@ class Report:
 
     def call_of(self, failure: Outcome) -> str:
         """What `check` and `trace` take to run a failure alone; "" where the file is gone."""
-        if not self.which or (self.which.endswith(".cu") and not Path(self.which).exists()):
+        if not self.which or (self.which.endswith(SUFFIXES) and not Path(self.which).exists()):
             return ""
         shape = ",".join(f"{name}={size}" for name, size in failure.dims.items())
         call = f" --shape {shape} --dtype {failure.dtype}" if failure.dims else ""
@@ -465,6 +466,8 @@ def _run(
     for given in calls:
         for name, buffer in buffers.items():
             buffer.fill(given.get(name))
+        if rung.host:  # each call allocates its own
+            scratch.clear()
         try:
             run()
             device.synchronize()
