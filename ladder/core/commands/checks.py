@@ -16,10 +16,9 @@ from rich.markup import escape
 from ladder.core.commands import findings, shared
 from ladder.core.common.errors import LadderError
 from ladder.core.contract.device import Device
-from ladder.core.contract.host_code import SUFFIXES
 from ladder.core.contract.ladder import Ladder
 from ladder.core.contract.op import DTYPES, Dims
-from ladder.core.contract.rung_file import Rung
+from ladder.core.contract.rung_file import SUFFIXES, Rung
 from ladder.core.device.open import device_findings, open_device
 from ladder.core.emulator.coverage import Spot
 from ladder.core.emulator.emulated import Emulated

@@ -16,10 +16,9 @@ from rich.console import Console
 from ladder.core.common import confine
 from ladder.core.common.command_line import Parser
 from ladder.core.common.errors import LadderError
-from ladder.core.contract.host_code import SUFFIXES
 from ladder.core.contract.ladder import Ladder, find, find_rung, ladders
 from ladder.core.contract.op import DTYPES, REALS, SHORT, Dims, format_dims
-from ladder.core.contract.rung_file import Rung
+from ladder.core.contract.rung_file import SUFFIXES, Rung
 from ladder.core.contract.target import Target
 from ladder.core.device.open import default_device
 from ladder.core.verify.reference_file import load

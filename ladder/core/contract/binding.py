@@ -85,15 +85,11 @@ class Binder:
             return self._reference([arrays[arg.name] for arg in op.args], scalars)
         allocate = scratch or self.device.empty
         values = self._values(arrays, allocate) | constants
+        more = (arrays, allocate) if self.rung.host else ()
         bound = [
-            (kernel, launch, signature.passed(taken, values))
+            (kernel, launch, (*signature.passed(taken, values), *more))
             for kernel, launch, taken in self.calls
         ]
-        if self.rung.host:
-            ((kernel, launch, taken),) = self.calls
-            names = {each.name for each in taken}
-            made = {a.name: arrays[a.name] for a in op.args if a.role != "in" and a.name not in names}
-            bound = [(kernel, launch, (*bound[0][2], made, allocate))]
         return functools.partial(_run, bound, values)
 
     def _values(self, arrays: Mapping[str, Any], allocate: Allocate) -> dict[str, Any]:

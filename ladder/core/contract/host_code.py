@@ -7,21 +7,21 @@ A Python file is read for such C++ in its strings. It is never executed.
 
 import ast
 import re
-from collections.abc import Sequence
 from pathlib import Path
 
 from ladder.core.common.errors import LadderError
 
-SUFFIXES = (".cu", ".py")  # of a kernel's file
 _NO_CODE = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"', re.DOTALL)
 _FUNCTION = re.compile(r"([^;{}#()]*)\b(\w+)\s*\(([^(){};]*)\)\s*\{")
-_BOUND = re.compile(r'\.def\(\s*"\w+"\s*,\s*&?\s*(\w+)')  # what PYBIND11_MODULE exports
+_NAMED = re.compile(r"""(?:\.def\(\s*"\w+"\s*,\s*&?\s*|\bfunctions\s*=\s*\[\s*["'])(\w+)""")
 _STRING = re.compile(r"^\s*#\s*include|__global__|^\s*(torch|at)::Tensor \w+\(", re.MULTILINE)
 
 
-def find_host(source: str, exported: Sequence[str]) -> str:
-    """The host function of a file: the first that is exported, or solve, or the last that takes or
-    returns tensors, or has C linkage; "" where no kernel is launched."""
+def find_host(path: Path, source: str) -> tuple[str, str]:
+    """The C++ of a file and its host function: the first that PYBIND11_MODULE or load_inline names,
+    or solve, or the last that takes or returns tensors, or has C linkage; "" without a launch."""
+    named = _NAMED.findall(source)
+    source = _in_strings(path, source) if path.suffix == ".py" else source
     code = _NO_CODE.sub(lambda found: re.sub(r"[^\n]", " ", found[0]), source)
     found = [
         name
@@ -29,17 +29,18 @@ def find_host(source: str, exported: Sequence[str]) -> str:
         if not re.search(r"__global__|__device__", before)
         if re.search(r"Tensor|\bextern\b", before + parameters) or name == "solve"
     ]
-    names = (*exported, *_BOUND.findall(source), "solve", *reversed(found))
-    return next((name for name in names if name in found), "")
+    names = (*named, "solve", *reversed(found))
+    if path.suffix == ".py" and not found:
+        raise LadderError(f"{path}: no string in it has a function that launches kernels by <<<>>>")
+    return source, next((name for name in names if name in found), "")
 
 
-def inline_source(path: Path, text: str) -> tuple[str, Sequence[str]]:
-    """The C++ in the strings of a Python file, each line where it is in that file, and the names in
-    its `functions=`. Raises LadderError where it is not Python, or a string is made by the program.
-    """
+def _in_strings(path: Path, text: str) -> str:
+    """The C++ in the strings of a Python file, each line where it is in that file. Raises
+    LadderError where it is not Python, or the program makes a string."""
     lines: list[str] = []
     try:
-        nodes = list(ast.walk(ast.parse(text)))
+        nodes = ast.walk(ast.parse(text))
         strings = [each for each in nodes if isinstance(each, ast.Constant | ast.JoinedStr)]
         for each in sorted(strings, key=lambda each: each.lineno):
             if isinstance(each, ast.JoinedStr) and _STRING.search(ast.unparse(each)):
@@ -47,7 +48,6 @@ def inline_source(path: Path, text: str) -> tuple[str, Sequence[str]]:
             if isinstance(each, ast.Constant) and _STRING.search(str(each.value)):
                 lines += [""] * (each.lineno - 1 - len(lines))
                 lines += str(each.value).split("\n")
-        exported = [n for n in nodes if isinstance(n, ast.keyword) and n.arg == "functions"]
-        return "\n".join(lines), re.findall(r"'(\w+)'", "".join(map(ast.unparse, exported)))
+        return "\n".join(lines)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise LadderError(f"{path}: {error}") from None

@@ -14,9 +14,8 @@ from ladder.core.common.errors import LadderError
 from ladder.core.common.install import ROOT
 from ladder.core.contract import rung_file
 from ladder.core.contract.device import Device
-from ladder.core.contract.host_code import SUFFIXES
 from ladder.core.contract.op import Op
-from ladder.core.contract.rung_file import TRACKS, Rung
+from ladder.core.contract.rung_file import SUFFIXES, TRACKS, Rung
 
 PACKAGE = Path(__file__).parents[2]  # the folder of the layers
 

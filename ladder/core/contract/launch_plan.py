@@ -313,20 +313,14 @@ def _launch_at(line: _LaunchLine, names: Mapping[str, Value], prefetch: tuple[st
         raise LadderError(f"write grid, block and perhaps bytes: {line.text}")
     grid, block = (_dim3(part, line.text) for part in parts[:2])
     (shared,) = _whole(parts[2:] or (0,), line.text)
-    return possible(Launch(line.kernel, grid, block, shared, prefetch), line.text)
-
-
-def possible(launch: Launch, text: str) -> Launch:
-    """The launch. Raises LadderError where no GPU takes it."""
-    grid, block = launch.grid, launch.block
     most = (*MOST_BLOCKS, *MOST_THREADS)
     fits = all(1 <= n <= limit for n, limit in zip((*grid, *block), most, strict=True))
     if not fits or math.prod(block) > MOST_THREADS[0]:
         raise LadderError(
             f"a launch of grid {grid} and block {block} is not possible; a grid has 1 to 65,535 "
-            f"blocks in y and z, a block 1 to 1,024 threads, at most 64 in z: {text}"
+            f"blocks in y and z, a block 1 to 1,024 threads, at most 64 in z: {line.text}"
         )
-    return launch
+    return Launch(line.kernel, grid, block, shared, prefetch)
 
 
 def _dim3(value: Value, text: str) -> tuple[int, int, int]:

@@ -42,7 +42,7 @@ from pathlib import Path
 
 from ladder.core.common.errors import LadderError
 from ladder.core.common.files import read_text
-from ladder.core.contract.host_code import find_host, inline_source
+from ladder.core.contract.host_code import find_host
 from ladder.core.contract.launch_plan import LaunchLines, LaunchPlan, entries
 from ladder.core.contract.op import Dims
 from ladder.core.contract.target import Target
@@ -67,6 +67,7 @@ _FORMS = {  # what some of the other lines must look like, and how to say so
     "replaces": (re.compile(rf"{_ID} \w+(; {_ID} \w+)*"), "16bit-6 tile_shape; 16bit-7 wgmma"),
 }
 _OF_HOST = re.compile(r"^// (Needs|Args|Deterministic|Accurate): +(.+)", re.MULTILINE)
+SUFFIXES = (".cu", ".py")  # of a kernel's file
 MOST_BYTES = 1 << 20  # of a kernel file, and of a file that it includes
 
 
@@ -262,14 +263,13 @@ def parse(path: Path, kernel: str, id: str | None = None, op: str = "") -> Rung:
     Raises LadderError, naming the file and what to write, where the header is not as the module
     docstring says.
     """
-    source, exported = read_text(path, MOST_BYTES), ()
-    if path.suffix == ".py":
-        source, exported = inline_source(path, source)
-    if id is None and not op and not re.search(r"^// Launch:", source, re.MULTILINE):
-        if host := find_host(source, exported):
-            header = {key.lower(): (text,) for key, text in _OF_HOST.findall(source)}
-            header["launch"] = (f"{host}<<<1, 1>>>",)
-            return Rung(os.path.realpath(path), host, path, source, header, host=host)
+    source, host = read_text(path, MOST_BYTES), ""
+    if id is None and not op and "// Launch:" not in source:
+        source, host = find_host(path, source)
+    if host:
+        keys = {key.lower(): (text,) for key, text in _OF_HOST.findall(source)}
+        launch = {"launch": (f"{host}<<<1, 1>>>",)}
+        return Rung(os.path.realpath(path), host, path, source, keys | launch, host=host)
     comment = re.match(r"(?://.*\n?)*", source)
     lines = comment.group().splitlines() if comment else []
     title = re.fullmatch(

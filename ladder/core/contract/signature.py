@@ -173,8 +173,7 @@ def _mismatches(op: Op, rung: Rung) -> Iterator[str]:
         if theirs not in names:
             yield f"Args says {theirs} = {ours}, and {' and '.join(lists)} takes no {theirs}"
     names = {renamed.get(name, name) for name in names}
-    outputs = [arg for arg in op.args if arg.role != "in" and not rung.host]  # it may return them
-    written = [arg.name for arg in outputs if not arg.optional]
+    written = [a.name for a in op.args if a.role != "in" and not (a.optional or rung.host)]
     must = {name: {name, f"{name}_tiles"} for name in written}
     must |= {line.name: {line.name, f"{line.name}_tiles"} for line in rung.lines.scratch}
     must |= {f"{line.name}_tiles": {f"{line.name}_tiles"} for line in rung.lines.tiles}

@@ -56,6 +56,7 @@ WATCHING_SECONDS = 10.0  # time limit of a launch that is watched to explain a f
 # What stands between the place and the message of an error.
 _ERROR = re.compile(r" (fatal )?error:( static assertion failed( due to requirement '.*?')?:)?")
 _UNKNOWN = re.compile(r"[‘'`]__\w+[’'] was not declared|undeclared identifier '__\w+'")
+_NOT_THERE = re.compile(r"\A.*(not declared|undeclared|member|No such file|not found)")
 _GUESS = re.compile(r"[‘'`][^’']*\$[^’']*[’'] may be used uninitialized")
 _VARIABLE_LENGTH = re.compile(r"\[-Werror.*\bW?vla")
 CONSTANT_SIZE = (
@@ -164,11 +165,8 @@ class Emulated(Device):
             if log.exists() and not self._counts_branches:  # which puts code of its own into it
                 said = self._warnings.setdefault(path, {})
                 said |= dict.fromkeys(_warnings(log.read_text(encoding="utf-8"), path))
-            seen = self._settings, self._record
-            if rung.host:
-                self._compiled[key] = {rung.host: HostCode(library, path, declared, *seen)}
-            else:
-                self._compiled[key] = load(library, path, declared, *seen)
+            seen = library, path, declared, self._settings, self._record
+            self._compiled[key] = {rung.host: HostCode(*seen)} if rung.host else load(*seen)
             if self._counts_branches:
                 self._counted.setdefault(path, []).append(ctypes.CDLL(str(library)))
         return self._compiled[key]
@@ -191,7 +189,10 @@ class Emulated(Device):
             counting, zeros = self._settings.counting, self._settings.zeros
             return toolchain.build_kernel(text, macros, counting, zeros), declared
         except CompileError as error:
-            raise CompileError(_explain(str(error), path, rung.source)) from None
+            explained = _explain(str(error), path, rung.source)
+            if rung.host and _NOT_THERE.search(explained):
+                explained = f"{explained.splitlines()[0]}; host code does not have it here"
+            raise CompileError(explained) from None
 
     def tensor_map(self, array: np.ndarray, box: tuple[int, int], tf32: bool = False) -> np.void:
         refuse_tile(array, box)

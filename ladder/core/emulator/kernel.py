@@ -490,12 +490,10 @@ def load(
     locator = Locator(path, source_path)
 
     def kernel(one: source.DeclaredKernel) -> EmulatedKernel:
-        parameters = (CParameter * MOST_PARAMETERS)()
-        call, describe, cluster, bound = (
-            getattr(library, f"emulator_{what}_{one.name}")
-            for what in ("call", "describe", "cluster", "bound")
-        )
-        taken = parameters[: describe(parameters)]
-        return EmulatedKernel(one, call, taken, locator, settings, record, cluster(), bound())
+        taken = (CParameter * MOST_PARAMETERS)()
+        names = (f"emulator_{what}_{one.name}" for what in ("call", "describe", "cluster", "bound"))
+        call, describe, cluster, bound = (getattr(library, name) for name in names)
+        known = taken[: describe(taken)]
+        return EmulatedKernel(one, call, known, locator, settings, record, cluster(), bound())
 
     return {one.name: kernel(one) for one in declared}

@@ -40,11 +40,10 @@ import numpy as np
 from ladder.core.common.errors import LadderError
 from ladder.core.contract.binding import bind, refuse_group
 from ladder.core.contract.device import Device
-from ladder.core.contract.host_code import SUFFIXES
 from ladder.core.contract.ladder import Ladder
 from ladder.core.contract.launch_plan import SIZES_HERE
 from ladder.core.contract.op import DTYPES, Dims, Op, format_dims, resolve_dtype
-from ladder.core.contract.rung_file import Rung
+from ladder.core.contract.rung_file import SUFFIXES, Rung
 from ladder.core.emulator.emulated import Emulated
 from ladder.core.emulator.kernel import LAUNCH_LIMIT
 from ladder.core.verify.cases import cases

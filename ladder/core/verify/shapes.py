@@ -92,8 +92,8 @@ def derive_shapes(
     axes = _axes(op, unlimited, own[-1])
     if rung.host:  # which says nothing of its tiles: a number in the text may be the size of one
         numbers = {int(number) for number in re.findall(r"\b\d+\b", rung.source)}
-        tiles = tuple(sorted(n for n in numbers.intersection(LOOP_STEPS) if n % 8 == 0))
-        axes = [replace(axis, tiles=tiles[-FEW:], shared=True) for axis in axes]
+        tiles = (*sorted(numbers.intersection(LOOP_STEPS[::8]))[-FEW:],)
+        axes = [replace(axis, tiles=tiles, shared=True) for axis in axes]
     per_flop, per_thread = _speed(rung, target)
     shots: dict[Sizes, _Shot] = {}
     given_up: set[Goal] = set()

@@ -7,28 +7,19 @@
 #include "emulator/launch.h"
 #include "emulator/memcpy_async.h"
 
-#define EMULATOR_HERE int line = __builtin_LINE()  // of whoever calls
-
-struct __jmp_buf_tag {
-    alignas(16) char registers[512];
-};
-extern "C" int _setjmp(__jmp_buf_tag *) noexcept __attribute__((returns_twice));
-extern "C" void longjmp(__jmp_buf_tag *, int) noexcept __attribute__((noreturn));
-
 namespace emulator {
 
-// Asks Python, ../host.py, for what the host code needs; without numbers, to say what is wrong. The
-// answer 0 ends the user's function.
-inline size_t (*python)(const char *what, int line, const size_t *numbers);
-inline __jmp_buf_tag way_out;
+extern "C" int _setjmp(long *) noexcept __attribute__((returns_twice));
+extern "C" void longjmp(long *, int) noexcept __attribute__((noreturn));
+
+// Asks Python for something; without numbers, says what is wrong. 0 ends the user's function.
+using Python = size_t (*)(const char *what, int line, const size_t *numbers);
+inline Python python;
+inline long way_out[64];
 inline void *ask(const char *what, int line, const size_t *numbers = nullptr) {
     size_t answer = python(what, line, numbers);
-    if (!answer) longjmp(&way_out, 1);
+    if (!answer) longjmp(way_out, 1);
     return (void *)answer;
-}
-inline void *allocate(size_t bytes, int element_bytes, int line) {
-    size_t numbers[] = {bytes, (size_t)element_bytes};
-    return ask("cudaMalloc", line, numbers);
 }
 
 template <class... P>
@@ -51,11 +42,9 @@ auto launch(const char *name, int line, void (*kernel)(P...), dim3 grid, dim3 bl
         ask(name, line, numbers);
     };
 }
-
 }  // namespace emulator
 
 namespace std {
-
 using ::abs, ::ceil, ::exp, ::floor, ::log, ::log2, ::max, ::min, ::pow, ::size_t, ::sqrt;
 
 template <class T>
@@ -70,56 +59,35 @@ struct vector {  // of tensors or sizes: a few
     const T &operator[](size_t index) const { return items[index]; }
     const T *begin() const { return items; }
     const T *end() const { return items + count; }
-    bool operator==(const vector &other) const {
-        bool same = count == other.count;
-        for (size_t i = 0; same && i < count; i++) same = items[i] == other[i];
-        return same;
-    }
+    bool operator==(const vector &other) const { return !__builtin_memcmp(this, &other, sizeof other); }
 };
-
 }  // namespace std
 
-#define stderr nullptr
-#define fprintf(stream, ...) emulator::emulator_print(__VA_ARGS__)
-#define exit(status) emulator::ask("exit(" #status ")", __LINE__)
-
 enum cudaError_t { cudaSuccess };
-enum cudaMemcpyKind { cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost, cudaMemcpyDeviceToDevice };
 struct cudaStream_t {  // the default one: nothing here makes another
     cudaStream_t(const void * = nullptr) {}
     cudaStream_t stream() const { return {}; }
     operator const void *() const { return nullptr; }
 };
-
 template <class T>
-cudaError_t cudaMalloc(T **memory, size_t bytes, EMULATOR_HERE) {
-    *memory = (T *)emulator::allocate(bytes, bytes % 4 ? 1 : 4, line);
+cudaError_t cudaMalloc(T **memory, size_t bytes, int line = __builtin_LINE()) {
+    *memory = (T *)emulator::ask("cudaMalloc", line, &bytes);
     return cudaSuccess;
 }
-inline cudaError_t cudaFree(void *) { return cudaSuccess; }  // it is kept: another may point there
-inline cudaError_t cudaMemset(void *to, int value, size_t bytes, cudaStream_t = {}) {
-    memset(to, value, bytes);
-    return cudaSuccess;
-}
-inline cudaError_t cudaMemcpy(
-    void *to, const void *from, size_t bytes, cudaMemcpyKind, cudaStream_t = {}) {
-    memcpy(to, from, bytes);
-    return cudaSuccess;
-}
-template <class T>
-cudaError_t cudaMemcpyToSymbol(T &symbol, const void *from, size_t bytes) {
-    return cudaMemcpy((void *)&symbol, from, bytes, cudaMemcpyHostToDevice);
-}
-inline cudaError_t cudaDeviceSynchronize(cudaStream_t = {}) { return cudaSuccess; }
+inline cudaError_t cudaDeviceSynchronize(const void * = nullptr) { return cudaSuccess; }
 inline const char *cudaGetErrorString(cudaError_t) { return "no error"; }
+#define cudaFree cudaDeviceSynchronize  // memory is kept: another pointer may lead there
 #define cudaStreamSynchronize cudaDeviceSynchronize
 #define cudaGetLastError cudaDeviceSynchronize
+#define cudaPeekAtLastError cudaDeviceSynchronize
+#define cudaMemset(TO, VALUE, BYTES, ...) cudaDeviceSynchronize(memset(TO, VALUE, BYTES))
 #define cudaMemsetAsync cudaMemset
+#define cudaMemcpy(TO, FROM, BYTES, ...) cudaDeviceSynchronize(memcpy(TO, FROM, BYTES))
 #define cudaMemcpyAsync cudaMemcpy
+#define cudaMemcpyToSymbol(TO, FROM, BYTES) cudaMemcpy((void *)&(TO), FROM, BYTES)
 
 namespace torch {
-
-enum ScalarType : int64_t { kFloat, kHalf, kBFloat16, kInt, kLong, kByte };  // in the order of host.py
+enum ScalarType : int64_t { kFloat, kHalf, kBFloat16, kInt, kLong, kByte };  // host.py has the same
 constexpr auto kFloat32 = kFloat, kFloat16 = kHalf, kInt32 = kInt, kInt64 = kLong;
 enum DeviceType : int64_t { kCPU, kCUDA };
 using IntArrayRef = std::vector<int64_t>;
@@ -127,11 +95,10 @@ using Half = __half;
 using BFloat16 = __nv_bfloat16;
 
 struct TensorOptions {  // and what device() returns
-    ScalarType kind = kFloat;
-    DeviceType place = kCPU;
-
+    ScalarType kind;
+    DeviceType place;
     TensorOptions(ScalarType kind = kFloat, DeviceType place = kCPU) : kind(kind), place(place) {}
-    TensorOptions(DeviceType place) : place(place) {}
+    TensorOptions(DeviceType place) : kind(kFloat), place(place) {}
     TensorOptions dtype(ScalarType other) const { return {other, place}; }
     TensorOptions device(TensorOptions other) const { return {kind, other.place}; }
     bool is_cuda() const { return place == kCUDA; }
@@ -143,23 +110,21 @@ struct Tensor {  // contiguous; host.py has the same fields
     TensorOptions traits;
 
     Tensor() = default;
-    Tensor(const IntArrayRef &sizes, TensorOptions options) : extents(sizes), traits(options) {
-        size_t bytes = numel() * element_size();
-        memory = is_cuda() ? emulator::allocate(bytes, element_size(), 0) : __builtin_malloc(bytes);
+    Tensor(IntArrayRef sizes, TensorOptions of, bool zero = false) : extents(sizes), traits(of) {
+        if (is_cuda()) cudaMalloc(&memory, nbytes());
+        else memory = __builtin_malloc(nbytes());
+        if (zero) memset(memory, 0, nbytes());
     }
     int64_t dim() const { return extents.size(); }
     const IntArrayRef &sizes() const { return extents; }
-    int64_t size(int64_t axis, EMULATOR_HERE) const {
-        if (axis < 0) axis += dim();
-        if (axis < 0 || axis >= dim()) emulator::ask("size() of an axis that is not there", line);
-        return extents[axis];
-    }
+    int64_t size(int64_t axis) const { return extents[axis < 0 ? axis + dim() : axis]; }
     int64_t numel() const {
         int64_t product = 1;
         for (int64_t size : extents) product *= size;
         return product;
     }
     size_t element_size() const { return "\4\2\2\4\x8\1"[traits.kind]; }
+    size_t nbytes() const { return numel() * element_size(); }
     ScalarType scalar_type() const { return traits.kind; }
     ScalarType dtype() const { return traits.kind; }
     TensorOptions device() const { return traits; }
@@ -169,28 +134,18 @@ struct Tensor {  // contiguous; host.py has the same fields
     bool is_contiguous() const { return true; }
     Tensor contiguous() const { return *this; }
     template <class T>
-    T *data_ptr(EMULATOR_HERE) const {
+    T *data_ptr(int line = __builtin_LINE()) const {  // of whoever calls
         if (sizeof(T) != element_size()) emulator::ask("data_ptr of another type", line);
         return (T *)memory;
     }
 };
 
-inline Tensor empty(const IntArrayRef &sizes, TensorOptions options = {}) {
-    return {sizes, options};
-}
-inline Tensor zeros(const IntArrayRef &sizes, TensorOptions options = {}) {
-    Tensor made(sizes, options);
-    memset(made.memory, 0, made.numel() * made.element_size());
-    return made;
-}
+inline Tensor empty(IntArrayRef sizes, TensorOptions of = {}) { return {sizes, of}; }
+inline Tensor zeros(IntArrayRef sizes, TensorOptions of = {}) { return {sizes, of, true}; }
 inline Tensor empty_like(const Tensor &like) { return empty(like.sizes(), like.options()); }
 inline Tensor zeros_like(const Tensor &like) { return zeros(like.sizes(), like.options()); }
-namespace cuda {
-inline cudaStream_t getCurrentCUDAStream() { return {}; }
-}  // namespace cuda
-
+namespace cuda { inline cudaStream_t getCurrentCUDAStream() { return {}; } }
 }  // namespace torch
-
 namespace at = torch;
 namespace c10 = torch;
 
@@ -198,7 +153,6 @@ namespace c10 = torch;
 #define AT_ERROR(...) emulator::ask("AT_ERROR(" #__VA_ARGS__ ")", __LINE__)
 #define TORCH_CHECK(CONDITION, ...) \
     ((CONDITION) ? nullptr : emulator::ask("TORCH_CHECK(" #CONDITION ") failed", __LINE__))
-#define C10_CUDA_CHECK(CALL) TORCH_CHECK((CALL) == cudaSuccess)
 #define C10_CUDA_KERNEL_LAUNCH_CHECK() ((void)0)
 #define AT_DISPATCH_FLOATING_TYPES(TYPE, NAME, ...)                   \
     TORCH_CHECK(torch::TensorOptions(TYPE).kind == torch::kFloat);    \
@@ -217,21 +171,18 @@ T argument(void *at) {
 // Calls the user's function, and hands over the tensors that it returns.
 template <class Result, class... P, int... I>
 void run(Result (*function)(P...), void **arguments, indices<I...>) {
-    if constexpr (__is_same(Result, void)) return function(argument<P>(arguments[I])...);
-    else
-        for (const torch::Tensor &each : std::vector<torch::Tensor>(function(argument<P>(arguments[I])...)))
-            ask("return", 0, (const size_t *)&each);
-}
-template <class Result, class... P>
-void run(Result (*function)(P...), void **arguments) {
-    if (!_setjmp(&way_out)) run(function, arguments, typename make_indices<sizeof...(P)>::type());
-}
-
-}  // namespace emulator
-
-#define EMULATOR_HOST_CODE(FUNCTION)                                                    \
-    extern "C" EMULATOR_EXPORT void emulator_call_host(                                 \
-        decltype(emulator::python) python, void **arguments) {                          \
-        emulator::python = python;                                                      \
-        emulator::run(FUNCTION, arguments);                                             \
+    if constexpr (__is_same(Result, void)) {
+        function(argument<P>(arguments[I])...);
+    } else {
+        std::vector<torch::Tensor> made = function(argument<P>(arguments[I])...);
+        for (const torch::Tensor &each : made) ask("return", 0, (const size_t *)&each);
     }
+}
+#define EMULATOR_HOST \
+    extern "C" EMULATOR_EXPORT void emulator_host(emulator::Python python, void **arguments)
+template <class Result, class... P>
+void run(Result (*function)(P...), Python given, void **arguments) {
+    python = given;
+    if (!_setjmp(way_out)) run(function, arguments, typename make_indices<sizeof...(P)>::type());
+}
+}  // namespace emulator
