@@ -16,7 +16,7 @@ from ladder.core.verify import sandbox
 from ladder.core.verify.reference_file import load
 
 ROOT = Path(__file__).parents[4]
-RMSNORM, KERNEL = re.findall(
+RMSNORM, KERNEL, HOST = re.findall(
     r"```(?:python|cuda)\n(.*?)```", (ROOT / "doc" / "any_kernel.md").read_text(), re.DOTALL
 )
 SMALL = [{"N": 2, "C": 33}]
