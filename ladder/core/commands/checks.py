@@ -29,7 +29,7 @@ from ladder.core.verify import check, sandbox
 
 def add_to(commands: shared.Commands) -> None:
     parser = commands.add("check", check_rungs)
-    parser.add_argument("op", help="an op or layer; with --reference, your own .cu or load_inline .py")
+    parser.add_argument("op", help="an op, or a layer; with --reference, your own .cu or .py file")
     parser.add_argument("rung", nargs="?", help=f"{shared.RUNG_HELP}; default: all")
     shared.add_reference(parser)
     shared.add_unconfined(parser)

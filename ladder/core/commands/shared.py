@@ -68,7 +68,7 @@ def add_reference(parser: Parser) -> None:
         "--reference",
         type=Path,
         metavar="ref.py",
-        help="compare .cu files of your own, named instead of an op, with this file's function",
+        help="compare your own .cu file, or .py with host code, with this file's function",
     )
 
 

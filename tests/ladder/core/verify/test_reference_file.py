@@ -46,18 +46,6 @@ __global__ void histogram(const int* values, int* counts, int N) {
 """
 
 
-@pytest.fixture
-def written(tmp_path, monkeypatch):
-    """Writes files into the working directory; they are called as there."""
-    monkeypatch.chdir(tmp_path)
-
-    def write(name, text):
-        Path(name).write_text(text)
-        return Path(name)
-
-    return write
-
-
 def replaced(text, old, new):
     assert text.count(old) == 1
     return text.replace(old, new)
