@@ -9,6 +9,7 @@ doc/emulator.md explains how it works, and what it cannot prove.
     source.py       rewrites `__shared__`, which C++ does not have
     toolchain.py    compiles
     kernel.py       launches, and describes what went wrong
+    host.py         calls host code, which launches kernels itself
     include/        CUDA's keywords, types and functions for a C++ compiler
     runtime/        threads as fibers, warps, barriers, the model of memory
 """

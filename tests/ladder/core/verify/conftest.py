@@ -1,5 +1,3 @@
-"""What tests of files in the working directory share."""
-
 from pathlib import Path
 
 import pytest
