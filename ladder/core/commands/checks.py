@@ -18,7 +18,7 @@ from ladder.core.common.errors import LadderError
 from ladder.core.contract.device import Device
 from ladder.core.contract.ladder import Ladder
 from ladder.core.contract.op import DTYPES, Dims
-from ladder.core.contract.rung_file import Rung
+from ladder.core.contract.rung_file import SUFFIXES, Rung
 from ladder.core.device.open import device_findings, open_device
 from ladder.core.emulator.coverage import Spot
 from ladder.core.emulator.emulated import Emulated
@@ -29,7 +29,7 @@ from ladder.core.verify import check, sandbox
 
 def add_to(commands: shared.Commands) -> None:
     parser = commands.add("check", check_rungs)
-    parser.add_argument("op", help="an op, or a layer; with --reference, a .cu file of your own")
+    parser.add_argument("op", help="an op, or a layer; with --reference, your own .cu or .py file")
     parser.add_argument("rung", nargs="?", help=f"{shared.RUNG_HELP}; default: all")
     shared.add_reference(parser)
     shared.add_unconfined(parser)
@@ -96,7 +96,7 @@ def check_rungs(options: argparse.Namespace) -> int:
     if (limited or options.report) and options.rung is None and not options.reference:
         raise LadderError("limits and reports are for one kernel; name it after the op")
     failed, output = False, shared.Output(options)
-    own = next((name for name in (options.rung, options.op) if str(name).endswith(".cu")), "")
+    own = next((name for name in (options.rung, options.op) if str(name).endswith(SUFFIXES)), "")
     pool = ThreadPoolExecutor(os.cpu_count())
     try:
         for ladder in _ladders(options, output):
@@ -186,7 +186,7 @@ def _check_ladder(
     """The reports, one after the other; the pool compiles what comes next in the meantime."""
     dtypes, name = options.dtype, options.reference or ladder.op.name
     shapes = [shared.shape_of(ladder, options)] if options.shape else None
-    if options.rung is not None and options.rung.endswith(".cu"):
+    if options.rung is not None and options.rung.endswith(SUFFIXES):
         options.unconfined = shared.unconfined(options, ladder.find(options.rung))  # it asks once
         given = options.device, dtypes, shapes, options.seconds, options.unconfined
         if options.coverage:

@@ -18,7 +18,7 @@ from ladder.core.common.command_line import Parser
 from ladder.core.common.errors import LadderError
 from ladder.core.contract.ladder import Ladder, find, find_rung, ladders
 from ladder.core.contract.op import DTYPES, REALS, SHORT, Dims, format_dims
-from ladder.core.contract.rung_file import Rung
+from ladder.core.contract.rung_file import SUFFIXES, Rung
 from ladder.core.contract.target import Target
 from ladder.core.device.open import default_device
 from ladder.core.verify.reference_file import load
@@ -73,13 +73,13 @@ def add_reference(parser: Parser) -> None:
         "--reference",
         type=Path,
         metavar="ref.py",
-        help="compare .cu files of your own, named instead of an op, with this file's function",
+        help="compare your own .cu file, or .py with host code, with this file's function",
     )
 
 
 def own_op(options: argparse.Namespace, files: Sequence[str]) -> Ladder:
     """The op of --reference, with which a command compares `files`."""
-    if not files or not all(name.endswith(".cu") for name in files):
+    if not files or not all(name.endswith(SUFFIXES) for name in files):
         raise LadderError(
             "with --reference, name a .cu file of your own and no op: python -m ladder "
             f"{options.command} mine.cu --reference {options.reference}"

@@ -83,9 +83,11 @@ class Binder:
             return lambda: function(self.device, arrays, self.dims, constants)
         if self.rung.path is None:
             return self._reference([arrays[arg.name] for arg in op.args], scalars)
-        values = self._values(arrays, scratch or self.device.empty) | constants
+        allocate = scratch or self.device.empty
+        values = self._values(arrays, allocate) | constants
+        more = (arrays, allocate) if self.rung.host else ()
         bound = [
-            (kernel, launch, signature.passed(taken, values))
+            (kernel, launch, (*signature.passed(taken, values), *more))
             for kernel, launch, taken in self.calls
         ]
         return functools.partial(_run, bound, values)

@@ -15,7 +15,7 @@ from ladder.core.common.install import ROOT
 from ladder.core.contract import rung_file
 from ladder.core.contract.device import Device
 from ladder.core.contract.op import Op
-from ladder.core.contract.rung_file import TRACKS, Rung
+from ladder.core.contract.rung_file import SUFFIXES, TRACKS, Rung
 
 PACKAGE = Path(__file__).parents[2]  # the folder of the layers
 
@@ -59,7 +59,7 @@ class Ladder:
         """The rung with an id or name, as `rung` takes it, or the one in a `.cu` file. Raises
         LadderError where there is none."""
         text = str(which)
-        if not text.endswith(".cu"):
+        if not text.endswith(SUFFIXES):
             if "." in text:
                 raise LadderError(f"{text!r} is neither a rung of {self.op.name} nor a .cu file")
             return self.rung(text)

@@ -42,6 +42,7 @@ from pathlib import Path
 
 from ladder.core.common.errors import LadderError
 from ladder.core.common.files import read_text
+from ladder.core.contract.host_code import find_host
 from ladder.core.contract.launch_plan import LaunchLines, LaunchPlan, entries
 from ladder.core.contract.op import Dims
 from ladder.core.contract.target import Target
@@ -65,6 +66,8 @@ _FORMS = {  # what some of the other lines must look like, and how to say so
     "after": (re.compile(rf"([a-z_]+\.[a-z_]+ )?{_ID}"), "3, 16bit-5, or gelu.forward 2"),
     "replaces": (re.compile(rf"{_ID} \w+(; {_ID} \w+)*"), "16bit-6 tile_shape; 16bit-7 wgmma"),
 }
+_OF_HOST = re.compile(r"^// (Needs|Args|Deterministic|Accurate): +(.+)", re.MULTILINE)
+SUFFIXES = (".cu", ".py")  # of a kernel's file
 MOST_BYTES = 1 << 20  # of a kernel file, and of a file that it includes
 
 
@@ -79,6 +82,7 @@ class Rung:
              `(device, {argument: array}, dims, scalars)` in place of a file
     prepare  what `run` needs done once, before a graph may record it: `(device, real type, dims)`
     library  a vendor's library: the measuring stick beside the ladder, not a step of it
+    host     the function that launches the kernels, where no header does; it is planned as a kernel
     """
 
     id: str
@@ -89,6 +93,7 @@ class Rung:
     run: Callable[..., None] | None = None
     prepare: Callable[..., None] | None = None
     library: bool = False
+    host: str = ""
 
     @property
     def deterministic(self) -> bool:
@@ -195,6 +200,8 @@ class Rung:
 
         Raises LadderError where a line of the header makes no sense there.
         """
+        if self.host and target.arch != "emulated":
+            return LaunchPlan("its host code runs on the emulator only: --device emulated", {})
         key = (*dims.items(), target)
         if key not in self._plans:
             try:
@@ -256,7 +263,13 @@ def parse(path: Path, kernel: str, id: str | None = None, op: str = "") -> Rung:
     Raises LadderError, naming the file and what to write, where the header is not as the module
     docstring says.
     """
-    source = read_text(path, MOST_BYTES)
+    source, host = read_text(path, MOST_BYTES), ""
+    if id is None and not op and "// Launch:" not in source:
+        source, host = find_host(path, source)
+    if host:
+        keys = {key.lower(): (text,) for key, text in _OF_HOST.findall(source)}
+        launch = {"launch": (f"{host}<<<1, 1>>>",)}
+        return Rung(os.path.realpath(path), host, path, source, keys | launch, host=host)
     comment = re.match(r"(?://.*\n?)*", source)
     lines = comment.group().splitlines() if comment else []
     title = re.fullmatch(

@@ -90,10 +90,11 @@ def parameters(source: str, kernel: str) -> Sequence[Parameter] | None:
         return None
     result = []
     for text in filter(None, (part.strip() for part in found[1].split(","))):
-        words = [word for word in re.findall(r"\w+", text) if word not in _QUALIFIERS]
+        declared, _, _ = text.partition("=")  # host code may have a default
+        words = [word for word in re.findall(r"\w+", declared) if word not in _QUALIFIERS]
         if not words:  # no parameter: the compiler says what it is
             return None
-        pointer = re.search(r"\*|\[\s*\]", text) is not None
+        pointer = re.search(r"\*|\[\s*\]|\bTensor\b", text) is not None
         result.append(Parameter(" ".join(words[:-1]), words[-1], pointer))
     return [] if result == [Parameter("", "void", False)] else result
 
@@ -172,7 +173,7 @@ def _mismatches(op: Op, rung: Rung) -> Iterator[str]:
         if theirs not in names:
             yield f"Args says {theirs} = {ours}, and {' and '.join(lists)} takes no {theirs}"
     names = {renamed.get(name, name) for name in names}
-    written = [arg.name for arg in op.args if arg.role != "in" and not arg.optional]
+    written = [a.name for a in op.args if a.role != "in" and not (a.optional or rung.host)]
     must = {name: {name, f"{name}_tiles"} for name in written}
     must |= {line.name: {line.name, f"{line.name}_tiles"} for line in rung.lines.scratch}
     must |= {f"{line.name}_tiles": {f"{line.name}_tiles"} for line in rung.lines.tiles}
@@ -210,7 +211,7 @@ def _mismatches_of(
         remedy = f"declare it as '{_declared(op, wanted[name], each.name)}'"
         if name in seen:
             yield f"{kernel} takes {name} twice, as '{seen[name]}' and '{each}'; leave one out"
-        elif not _fits(each, wanted[name]):
+        elif not _fits(each, wanted[name]) and not (rung.host and each.kind == "double"):
             yield f"{kernel} takes '{each}'; {remedy}"
         elif each.kind == "float" and wanted[name].kind == "real" and rung.claims(_HALF):
             yield (

@@ -9,6 +9,7 @@ doc/emulator.md explains how it works, and what it cannot prove.
     source.py       rewrites `__shared__`, which C++ does not have
     toolchain.py    compiles
     kernel.py       launches, and describes what went wrong
+    host.py         calls host code, which launches kernels itself
     include/        CUDA's keywords, types and functions for a C++ compiler
     runtime/        threads as fibers, warps, barriers, the model of memory
 """
@@ -28,16 +29,16 @@ import numpy as np
 
 from ladder.core.common.errors import CompileError, LadderError
 from ladder.core.common.install import cores
-from ladder.core.contract.device import Device, refuse_tile
+from ladder.core.contract.device import Device, Kernel, refuse_tile
 from ladder.core.contract.device_code import code_identity
 from ladder.core.contract.op import REALS
 from ladder.core.contract.rung_file import Rung
 from ladder.core.contract.signature import with_c_linkage
 from ladder.core.contract.target import Target
 from ladder.core.emulator import coverage, source, toolchain
+from ladder.core.emulator.host import HostCode
 from ladder.core.emulator.kernel import (
     SHARED_BYTES,
-    EmulatedKernel,
     KernelError,
     Record,
     Settings,
@@ -56,6 +57,7 @@ WATCHING_SECONDS = 10.0  # time limit of a launch that is watched to explain a f
 # What stands between the place and the message of an error.
 _ERROR = re.compile(r" (fatal )?error:( static assertion failed( due to requirement '.*?')?:)?")
 _UNKNOWN = re.compile(r"[‘'`]__\w+[’'] was not declared|undeclared identifier '__\w+'")
+_NOT_THERE = re.compile(r"\A.*(not declared|undeclared|member|No such file|not found)")
 _GUESS = re.compile(r"[‘'`][^’']*\$[^’']*[’'] may be used uninitialized")
 _VARIABLE_LENGTH = re.compile(r"\[-Werror.*\bW?vla")
 CONSTANT_SIZE = (
@@ -111,7 +113,7 @@ class Emulated(Device):
         sms = multiprocessors or MULTIPROCESSORS
         self._use(Settings(warp, seed, early, counting, workers, time_limit, trace, sms))
         self._record = Record()
-        self._compiled: dict[tuple[Any, ...], dict[str, EmulatedKernel]] = {}
+        self._compiled: dict[tuple[Any, ...], Mapping[str, Kernel]] = {}
         self._warnings: dict[Path, dict[str, None]] = {}  # of the compiler, by the rung's file
 
     def _use(self, settings: Settings) -> None:
@@ -149,7 +151,7 @@ class Emulated(Device):
 
     def compile(
         self, rung: Rung, defines: Mapping[str, int], real: np.dtype
-    ) -> dict[str, EmulatedKernel]:
+    ) -> Mapping[str, Kernel]:
         """The kernels of a rung file by name.
 
         Raises CompileError with the file's own lines, LadderError where there is no compiler.
@@ -163,7 +165,8 @@ class Emulated(Device):
             if log.exists() and not self._counts_branches:  # which puts code of its own into it
                 said = self._warnings.setdefault(path, {})
                 said |= dict.fromkeys(_warnings(log.read_text(encoding="utf-8"), path))
-            self._compiled[key] = load(library, path, declared, self._settings, self._record)
+            seen = library, path, declared, self._settings, self._record
+            self._compiled[key] = {rung.host: HostCode(*seen)} if rung.host else load(*seen)
             if self._counts_branches:
                 self._counted.setdefault(path, []).append(ctypes.CDLL(str(library)))
         return self._compiled[key]
@@ -181,12 +184,15 @@ class Emulated(Device):
         text = with_c_linkage(rung)
         if self._counts_branches:
             text = coverage.instrument(text)
-        text, declared = source.prepare(path, text, [INCLUDE])
+        text, declared = source.prepare(path, text, [INCLUDE], rung.host)
         try:
             counting, zeros = self._settings.counting, self._settings.zeros
             return toolchain.build_kernel(text, macros, counting, zeros), declared
         except CompileError as error:
-            raise CompileError(_explain(str(error), path, rung.source)) from None
+            explained = _explain(str(error), path, rung.source)
+            if rung.host and _NOT_THERE.search(explained):
+                explained = f"{explained.splitlines()[0]}; host code does not have it here"
+            raise CompileError(explained) from None
 
     def tensor_map(self, array: np.ndarray, box: tuple[int, int], tf32: bool = False) -> np.void:
         refuse_tile(array, box)

@@ -173,21 +173,20 @@ class EmulatedKernel:
 
     def __init__(
         self,
-        library: ctypes.CDLL,
         declared: source.DeclaredKernel,
+        call: Any,
+        parameters: Sequence[CParameter],
         locator: Locator,
         settings: Settings,
         record: Record,
+        cluster: int = 1,
+        bound: int = 0,
     ):
-        self.name = declared.name
-        self._call = getattr(library, f"emulator_call_{declared.name}")
-        parameters = (CParameter * MOST_PARAMETERS)()
-        count = getattr(library, f"emulator_describe_{declared.name}")(parameters)
-        self._parameters = list(parameters[:count])
+        self.name, self._call, self._parameters = declared.name, call, parameters
+        count = len(parameters)
         names = declared.parameters if len(declared.parameters) == count else ("",) * count
         self._names = [name or f"argument {i + 1}" for i, name in enumerate(names)]
-        self._cluster = getattr(library, f"emulator_cluster_{declared.name}")()
-        self._bound = getattr(library, f"emulator_bound_{declared.name}")()
+        self._cluster, self._bound = cluster, bound
         self._locator, self._settings, self._record = locator, settings, record
 
     def __call__(self, launch: Launch, args: tuple[Any, ...]) -> None:
@@ -249,10 +248,11 @@ class EmulatedKernel:
             )
         values, buffers = [], []
         for i, (arg, parameter) in enumerate(zip(args, self._parameters, strict=True)):
+            arg, offset = arg if isinstance(arg, tuple) else (arg, 0)  # bytes from its start
             if arg is None or (isinstance(arg, np.ndarray) and arg.ndim):
                 kind = b"p"
                 address = 0 if arg is None else arg.ctypes.data
-                value = np.array([address], np.uintp)
+                value = np.array([address + offset], np.uintp)
                 if arg is not None:
                     prefetched = self._names[i] in prefetch
                     buffers.append(CBuffer(address, arg.nbytes, i, arg.itemsize, 0, prefetched))
@@ -480,7 +480,12 @@ def load(
     load_runtime()
     library = ctypes.CDLL(str(path))
     locator = Locator(path, source_path)
-    return {
-        kernel.name: EmulatedKernel(library, kernel, locator, settings, record)
-        for kernel in declared
-    }
+
+    def kernel(one: source.DeclaredKernel) -> EmulatedKernel:
+        taken = (CParameter * MOST_PARAMETERS)()
+        names = (f"emulator_{what}_{one.name}" for what in ("call", "describe", "cluster", "bound"))
+        call, describe, cluster, bound = (getattr(library, name) for name in names)
+        known = taken[: describe(taken)]
+        return EmulatedKernel(one, call, known, locator, settings, record, cluster(), bound())
+
+    return {one.name: kernel(one) for one in declared}

@@ -23,6 +23,7 @@ from pathlib import Path
 from ladder.core.common.errors import LadderError
 from ladder.core.common.files import read_text
 from ladder.core.contract.rung_file import MOST_BYTES
+from ladder.core.contract.signature import parameters
 
 # What is not code (comments, strings), and what is looked for in code.
 TOKENS = re.compile(
@@ -43,6 +44,10 @@ ALIGNMENT = re.compile(
     r"(?:alignas|__align__)\s*\(([^()]*)\)|__attribute__\s*\(\(\s*aligned\s*\((.*?)\)\s*\)\)"
 )
 KERNEL = re.compile(r'extern\s+"C"\s+__global__\b')
+ANY_KERNEL = re.compile(r"\b__global__\b")
+LAUNCH = re.compile(r"\b([\w:]+)(\s*<[^;{}]*?>)?\s*<<<((?:(?!<<<)[^;])*?)>>>")
+# Headers of which include/host_code.h has what there is.
+OF_HOST = re.compile(r"#\s*include\s*<(torch/|ATen/|c10/|cuda\.h|vector|algorithm|iostream).*>")
 ATTRIBUTE = re.compile(r"\b(__launch_bounds__|__cluster_dims__)\s*$")
 
 
@@ -57,9 +62,9 @@ class DeclaredKernel:
 
 
 def prepare(
-    path: Path, source: str, include: Sequence[Path]
+    path: Path, source: str, include: Sequence[Path], host: str = ""
 ) -> tuple[str, tuple[DeclaredKernel, ...]]:
-    """The C++ text of a rung file, and the kernels that it defines.
+    """The C++ text of a rung file, and the kernels that it defines. `host`: what launches them.
 
     Raises LadderError, naming file and line, for what the emulator cannot run.
     """
@@ -70,9 +75,14 @@ def prepare(
             "use the wrappers in ladder/include, which have a CPU twin"
         )
     try:
-        found = _kernels(text)
+        found = _kernels(text, ANY_KERNEL if host else KERNEL)
     except ValueError:  # no parenthesis follows a kernel's name
         raise LadderError(f"{path}: a kernel's declaration is not complete") from None
+    if host:
+        text = LAUNCH.sub(r'emulator::launch("\1", __LINE__, \1\2, \3)', OF_HOST.sub("", text))
+        call = f"emulator::run({host}, python, arguments);"
+        text += f'\n#line 1 "the call of {host}"\nEMULATOR_HOST {{ {call} }}\n'
+        return f'#include "host_code.h"\n{text}', found
     launchers = "".join(
         f"EMULATOR_KERNEL({kernel.name}, {kernel.cluster}, {kernel.bound})\n" for kernel in found
     )
@@ -164,11 +174,11 @@ def _name_and_shape(declarator: str) -> tuple[str, str]:
     return parts.group(1), parts.group(2)
 
 
-def _kernels(text: str) -> tuple[DeclaredKernel, ...]:
-    """The `extern "C" __global__` functions of a file, in order."""
+def _kernels(text: str, form: re.Pattern[str]) -> tuple[DeclaredKernel, ...]:
+    """The functions of a file that begin so, in order."""
     text = without_comments(text)
     found = []
-    for match in KERNEL.finditer(text):
+    for match in form.finditer(text):
         head = match.end()
         opening, cluster, bound = text.index("(", head), "1", "0"
         while attribute := ATTRIBUTE.search(text[head:opening]):
@@ -180,19 +190,11 @@ def _kernels(text: str) -> tuple[DeclaredKernel, ...]:
                 bound = first
             opening = text.index("(", head)
         name = re.search(r"(\w+)\s*$", text[head:opening])
-        inside = text[opening + 1 : closing(text, opening) - 1]
-        parameters = [part for part in _split(inside) if part != "void"]
-        names = tuple(_parameter_name(part) for part in parameters)
         defined = text[closing(text, opening) :].lstrip().startswith("{")  # not only declared
         if name and defined:
+            names = tuple(each.name for each in parameters(text, name.group(1)) or ())
             found.append(DeclaredKernel(name.group(1), names, cluster, bound))
     return tuple(found)
-
-
-def _parameter_name(declaration: str) -> str:
-    """The last word, if a type stands before it; "" for a parameter without a name."""
-    name = re.search(r"[\w>*&]\s*(?:(?<=[\s*&]))(\w+)\s*(?:\[\])?$", declaration)
-    return name.group(1) if name and name.group(1) != "__restrict__" else ""
 
 
 def closing(text: str, opening: int) -> int:

@@ -43,7 +43,7 @@ from ladder.core.contract.device import Device
 from ladder.core.contract.ladder import Ladder
 from ladder.core.contract.launch_plan import SIZES_HERE
 from ladder.core.contract.op import DTYPES, Dims, Op, format_dims, resolve_dtype
-from ladder.core.contract.rung_file import Rung
+from ladder.core.contract.rung_file import SUFFIXES, Rung
 from ladder.core.emulator.emulated import Emulated
 from ladder.core.emulator.kernel import LAUNCH_LIMIT
 from ladder.core.verify.cases import cases
@@ -159,7 +159,7 @@ class Report:
 
     def call_of(self, failure: Outcome) -> str:
         """What `check` and `trace` take to run a failure alone; "" where the file is gone."""
-        if not self.which or (self.which.endswith(".cu") and not Path(self.which).exists()):
+        if not self.which or (self.which.endswith(SUFFIXES) and not Path(self.which).exists()):
             return ""
         shape = ",".join(f"{name}={size}" for name, size in failure.dims.items())
         call = f" --shape {shape} --dtype {failure.dtype}" if failure.dims else ""
@@ -467,6 +467,8 @@ def _run(
     for given in calls:
         for name, buffer in buffers.items():
             buffer.fill(given.get(name))
+        if rung.host:  # each call allocates its own
+            scratch.clear()
         try:
             run()
             device.synchronize()

@@ -32,6 +32,7 @@ import functools
 import itertools
 import math
 import random
+import re
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -89,6 +90,10 @@ def derive_shapes(
     if unlimited(own[-1]) is None:  # `Needs` limits the multiprocessors, too
         unlimited = plan_of
     axes = _axes(op, unlimited, own[-1])
+    if rung.host:  # which says nothing of its tiles: a number in the text may be the size of one
+        numbers = {int(number) for number in re.findall(r"\b\d+\b", rung.source)}
+        tiles = (*sorted(numbers.intersection(LOOP_STEPS[::8]))[-FEW:],)
+        axes = [replace(axis, tiles=tiles, shared=True) for axis in axes]
     per_flop, per_thread = _speed(rung, target)
     shots: dict[Sizes, _Shot] = {}
     given_up: set[Goal] = set()

@@ -16,7 +16,7 @@ from ladder.core.verify import sandbox
 from ladder.core.verify.reference_file import load
 
 ROOT = Path(__file__).parents[4]
-RMSNORM, KERNEL = re.findall(
+RMSNORM, KERNEL, HOST = re.findall(
     r"```(?:python|cuda)\n(.*?)```", (ROOT / "doc" / "any_kernel.md").read_text(), re.DOTALL
 )
 SMALL = [{"N": 2, "C": 33}]
@@ -44,18 +44,6 @@ __global__ void histogram(const int* values, int* counts, int N) {
     if (i < N) atomicAdd(&counts[values[i]], 1);
 }
 """
-
-
-@pytest.fixture
-def written(tmp_path, monkeypatch):
-    """Writes files into the working directory; they are called as there."""
-    monkeypatch.chdir(tmp_path)
-
-    def write(name, text):
-        Path(name).write_text(text)
-        return Path(name)
-
-    return write
 
 
 def replaced(text, old, new):

@@ -1,0 +1,116 @@
+"""Answers with host code: they run as they are, mistakes have lines, and the unknown has a name."""
+
+from pathlib import Path
+
+import pytest
+
+from ladder.core.common.errors import LadderError
+from ladder.core.contract.host_code import find_host
+from ladder.core.verify import sandbox
+from tests.ladder.core.verify.test_reference_file import HOST, KERNEL, RMSNORM, replaced
+
+CENTERED = """import numpy as np
+
+def centered(A: "N") -> {"B": "N"}:
+    return A - A.mean()
+"""
+SOLVE = """#include <cuda_runtime.h>
+
+__global__ void add_up(const float* from, float* sum, int n) {
+    __shared__ float part[256];
+    float mine = 0;
+    for (int i = threadIdx.x; i < n; i += 256) mine += from[i];
+    part[threadIdx.x] = mine;
+    __syncthreads();
+    for (int half = 128; half > 0; half /= 2) {
+        if (threadIdx.x < half) part[threadIdx.x] += part[threadIdx.x + half];
+        __syncthreads();
+    }
+    if (threadIdx.x == 0) *sum += part[0] / n;
+}
+template <int BLOCK>
+__global__ void subtract(const float* from, const float* sum, float* to, int n) {
+    int i = blockIdx.x * BLOCK + threadIdx.x;
+    if (i < n) to[i] = from[i] - *sum;
+}
+// A and B are on the GPU: k<<<grid, block>>> launches
+extern "C" void solve(const float* A, float* B, int N) {
+    float* sum;
+    constexpr int threads = 256;
+    cudaMalloc((void**)&sum, sizeof(float));
+    cudaMemset(sum, 0, sizeof(float));
+    add_up<<<1, threads>>>(A, sum, N);
+    subtract<threads><<<dim3((N + threads - 1) / threads), threads>>>(A, sum, B, N);
+    if (cudaGetLastError() == cudaSuccess) cudaDeviceSynchronize();
+    cudaFree(sum);
+}
+"""
+INLINE = f'''raise SystemExit("never executed")
+from torch.utils.cpp_extension import load_inline
+cuda = """#include <torch/extension.h>
+{KERNEL.partition("256>>>")[2]}{HOST}"""
+load_inline("norm", "torch::Tensor forward(torch::Tensor x, torch::Tensor weight, float eps);",
+            cuda_sources=cuda, functions=["forward"])
+'''
+FEW, SMALL = [{"N": 1}], [{"N": 2, "C": 33}]
+
+
+@pytest.mark.emulator
+def test_several_launches_with_memory_between_them(written):
+    report = sandbox.check(written("ref.py", CENTERED), written("mine.cu", SOLVE))
+    assert report.passed and any(each.dims["N"] == 513 for each in report.outcomes), report
+
+
+@pytest.mark.emulator
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ("        __syncthreads();\n    }", "    }", "mine.cu:10: race on part in shared memory"),
+        ("if (i < n) to", "to", "mine.cu:18: block (0, 0, 0), thread ("),
+        ("(N + threads - 1) / threads", "N / threads", "mine.cu:27: a launch of grid (0, 1, 1)"),
+        ("    cudaMemset(sum, 0, sizeof(float));\n", "", "B[0] is nan"),
+        ("<<<1, threads>>>(A", "<<<1, threads>>>(&h", "mine.cu:26: the kernel is passed a pointer"),
+    ],
+)
+def test_what_a_launch_does_wrong_has_a_line(written, old, new, says):
+    text = replaced(SOLVE, old, new).replace("float* sum;\n    c", "float *sum, h = 0;\n    c")
+    report = sandbox.check(written("ref.py", CENTERED), written("mine.cu", text), shapes=FEW)
+    assert not report.passed and says in str(report), report
+
+
+@pytest.mark.emulator
+def test_a_python_file_is_read_and_its_lines_are_named(written):
+    reference = written("ref.py", RMSNORM)
+    assert sandbox.check(reference, written("answer.py", INLINE), shapes=SMALL).passed
+    tail = replaced(INLINE, "i < C; i += 256) out", "i <= C; i += 256) out")
+    line = tail[: tail.index("i <= C")].count("\n") + 1
+    assert f".py:{line}: " in str(sandbox.check(reference, written("t.py", tail), shapes=SMALL))
+    flat = written("flat.py", INLINE.replace("empty_like(x)", "zeros({x.numel()}, x.options())"))
+    assert "out must be float32 (2, 33)" in str(sandbox.check(reference, flat, shapes=SMALL))
+
+
+@pytest.mark.emulator
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ("cudaFree(sum);", "cudaStreamSync();", "mine.cu:29:5: .*cudaStreamSync.* not declared"),
+        ("<cuda_runtime.h>", "<cublas_v2.h>", "mine.cu:1:10: cublas_v2.h: No such file"),
+        ("cudaFree(sum);", "torch::relu(sum);", "mine.cu:29:12: .*relu.* not a member of .torch"),
+        ("int N)", "int count)", "solve takes 'int count', and ref.py has no count"),
+    ],
+)
+def test_what_is_not_understood_is_refused_in_one_line(written, old, new, says):
+    text = replaced(SOLVE, old, new)
+    with pytest.raises(LadderError, match=says) as error:
+        sandbox.check(written("ref.py", CENTERED), written("mine.cu", text), shapes=FEW)
+    assert "\n" not in str(error.value)
+
+
+def test_which_function_is_called(tmp_path):
+    tensor = "torch::Tensor %s(torch::Tensor x) { k<<<1, 1>>>(); return x; }\n"
+    two = tensor % "first" + tensor % "second"
+    assert find_host(Path("a.cu"), two)[1] == "second"
+    assert find_host(Path("a.cu"), two + 'M(E, m) { m.def("f", &first); }')[1] == "first"
+    assert find_host(Path("a.cu"), "// k<<<1, 1>>>\n" + SOLVE.replace("<<<", "("))[1] == ""
+    with pytest.raises(LadderError, match=r"a.py:2: an f-string"):
+        find_host(Path("a.py"), '\nx = f"""__global__ void k() {{}}"""')
