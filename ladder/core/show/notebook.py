@@ -42,7 +42,6 @@ from ladder.core.show import trace as tracer
 from ladder.core.show.pictures import accesses, charts, measured, recording
 from ladder.core.show.pictures import banks as bank_pictures
 from ladder.core.show.pictures import ring as ring_pictures
-from ladder.core.show.pictures import spec as spec_pictures
 from ladder.core.show.pictures import timeline as timeline_pictures
 from ladder.core.show.pictures import waits as wait_pictures
 from ladder.core.show.pictures.drawing import Drawing
@@ -89,12 +88,11 @@ def diff(
     display(Markdown(pages.diff(SLOT, op, str(rung), str(other), first, last)))
 
 
-def spec(op: str, **dims: int) -> None:
-    """What a puzzle computes: its reference, and an example of the shape `dims`."""
+def spec(op: str) -> None:
+    """What a puzzle computes: its reference, and an example that is drawn in doc/img."""
     text = inspect.getsource(find(op).op.reference)
     display(Markdown(f"```python\n{text[text.index('def ') :].rstrip()}\n```"))
-    shape = " ".join(f"{name}={size}" for name, size in dims.items())
-    _draw(spec_pictures.draw(op, shape=shape).svg())
+    drawing(op.replace(".", "-"))
 
 
 def run(op: str, kernel: int | str, dims: Dims, **inputs: Any) -> dict[str, np.ndarray]:
