@@ -75,24 +75,6 @@ def test_a_drawing_has_a_name_and_a_description_for_screen_readers():
     assert "prefers-color-scheme:dark" in texts["style"]
 
 
-def test_cells_cover_each_coloured_cell_once():
-    drawing = Drawing("", "")
-    rows = [
-        ["#aa0000", "#aa0000", ""],
-        ["#aa0000", "#aa0000", "#00bb00"],
-        ["", "#00bb00", "#00bb00"],
-    ]
-    drawing.cells(0, 0, 1, rows)
-    covered = [["" for _ in row] for row in rows]
-    for fill, path in re.findall(r'<path fill="(#\w+)" d="([^"]+)"', drawing.svg()):
-        for x, y, wide, high in re.findall(r"M(\d+) (\d+)h(\d+)v(\d+)h-\d+z", path):
-            for r in range(int(y), int(y) + int(high)):
-                for c in range(int(x), int(x) + int(wide)):
-                    assert covered[r][c] == ""
-                    covered[r][c] = fill
-    assert covered == rows
-
-
 RING = ("matmul.forward", "16bit-8", "bfloat16", {"N": 32, "C": 192, "OC": 32})
 
 
