@@ -4,7 +4,7 @@ A puzzle is an op like any other, so the checker, the emulator and the limits ta
 layer, and it has no rungs: `find("puzzle.map")` finds it, and no table lists it. Each function
 below is the reference of the puzzle of its name; the decorator above it is the rest of the
 contract. Outputs come first and are written in place, and everything is float32 but for the values
-and the counts of the histogram.
+and the counts of the histogram. doc/img/puzzle-NAME.svg shows an example.
 """
 
 import math

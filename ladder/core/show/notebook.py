@@ -16,7 +16,7 @@ import inspect
 import re
 import sys
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from html import escape, unescape
 from pathlib import Path
 from typing import Any
@@ -42,10 +42,8 @@ from ladder.core.show import trace as tracer
 from ladder.core.show.pictures import accesses, charts, measured, recording
 from ladder.core.show.pictures import banks as bank_pictures
 from ladder.core.show.pictures import ring as ring_pictures
-from ladder.core.show.pictures import spec as spec_pictures
 from ladder.core.show.pictures import timeline as timeline_pictures
 from ladder.core.show.pictures import waits as wait_pictures
-from ladder.core.show.pictures.drawing import Drawing
 from ladder.core.verify import check as checker
 from ladder.core.verify import sandbox
 from ladder.core.verify.inputs import scalars
@@ -89,12 +87,11 @@ def diff(
     display(Markdown(pages.diff(SLOT, op, str(rung), str(other), first, last)))
 
 
-def spec(op: str, **dims: int) -> None:
-    """What a puzzle computes: its reference, and an example of the shape `dims`."""
+def spec(op: str) -> None:
+    """What a puzzle computes: its reference, and an example that is drawn in doc/img."""
     text = inspect.getsource(find(op).op.reference)
     display(Markdown(f"```python\n{text[text.index('def ') :].rstrip()}\n```"))
-    shape = " ".join(f"{name}={size}" for name, size in dims.items())
-    _draw(spec_pictures.draw(op, shape=shape).svg())
+    drawing(op.replace(".", "-"))
 
 
 def run(op: str, kernel: int | str, dims: Dims, **inputs: Any) -> dict[str, np.ndarray]:
@@ -405,17 +402,11 @@ def _draw(svg: str) -> None:
 # ---- measurements -------------------------------------------------------------------------------
 
 
-def bars(op: str, dtype: str = "", shape: str = "") -> None:
-    """The speed of every rung: measured now if there is a GPU, or on another."""
-    _plot(op, dtype, shape, measured.ladder)
+def bars(op: str, dtype: str = "", shape: str = "", roofline: bool = False) -> None:
+    """The speed of every rung: measured now if there is a GPU, or on another.
 
-
-def bars_and_roofline(op: str, dtype: str = "", shape: str = "") -> None:
-    """The same, and every rung under what memory and arithmetic allow: once, in notebook 02."""
-    _plot(op, dtype, shape, measured.ladder, measured.roofline)
-
-
-def _plot(op: str, dtype: str, shape: str, *draw: Callable[[measured.Measured], Drawing]) -> None:
+    roofline  show also every rung under what memory and arithmetic allow
+    """
     here = default_device() == "cuda"
     try:
         find_it = _measure if here else tables.find_measurement
@@ -425,8 +416,9 @@ def _plot(op: str, dtype: str, shape: str, *draw: Callable[[measured.Measured], 
         display(Markdown(f"*No measurement to show yet: {error}{where}.*"))
         return
     shown = measured.of(device, measurement, ", measured just now" if here else "")
-    for picture in draw:
-        _draw(picture(shown).svg())
+    _draw(measured.ladder(shown).svg())
+    if roofline:
+        _draw(measured.roofline(shown).svg())
 
 
 @functools.lru_cache(maxsize=16)

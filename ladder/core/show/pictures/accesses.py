@@ -105,7 +105,9 @@ def _sectors(drawing: Drawing, access: Access, x: float, y: float, cell: float, 
 def _legend(drawing: Drawing, y: float, warp: int) -> None:
     x = MARGIN
     drawing.text(x, y + 10, "lane 0", 11, colour="muted")
-    drawing.cells(x + 40, y, 192 / warp, [[distinct(lane, warp) for lane in range(warp)]], 12)
+    wide = 192 / warp
+    for lane in range(warp):
+        drawing.box(x + 40 + lane * wide, y, wide, 12, distinct(lane, warp))
     drawing.text(x + 238, y + 10, str(warp - 1), 11, colour="muted")
     drawing.box(x + 290, y, 12, 12, "line")
     drawing.text(x + 308, y + 10, "not used by this request", 11, colour="muted")

@@ -1,4 +1,4 @@
-"""The one drawing helper: boxes, text, lines and rasters, written as an SVG file, and its colours.
+"""The one drawing helper: boxes, text and lines, written as an SVG file, and its colours.
 
 An SVG names only the light values of colours. Its style sheet replaces them where the reader's
 browser asks for dark ones, so that one file serves both. Text is readable on every fill in both
@@ -156,35 +156,6 @@ class Drawing:
             self.text(x + 18, y, words, 12)
             x += wide
         return y
-
-    def cells(
-        self, x: float, y: float, size: float, colours: Sequence[Sequence[str]],
-        height: float = 0,
-    ) -> None:  # fmt: skip
-        """A raster: rows of cells, each `size` wide and `height` (or `size`) high, in its colour.
-
-        "" leaves a cell empty. Neighbours of one colour become one rectangle.
-        """
-        height = height or size
-        done: set[tuple[int, int]] = set()
-        paths: dict[str, list[str]] = {}
-        for r, row in enumerate(colours):
-            for c, colour in enumerate(row):
-                if not colour or (r, c) in done:
-                    continue
-                stop = c + 1
-                while stop < len(row) and row[stop] == colour and (r, stop) not in done:
-                    stop += 1
-                low = r + 1
-                while low < len(colours) and all(colours[low][i] == colour for i in range(c, stop)):
-                    low += 1
-                done |= {(i, j) for i in range(r, low) for j in range(c, stop)}
-                wide, high = (stop - c) * size, (low - r) * height
-                at = f"M{x + c * size:.6g} {y + r * height:.6g}"
-                paths.setdefault(colour, []).append(f"{at}h{wide:.6g}v{high:.6g}h-{wide:.6g}z")
-        for colour, path in paths.items():
-            self._add(f'<path fill="{light(colour)}" d="{"".join(path)}"/>', 0)
-        self.bottom = max(self.bottom, y + len(colours) * height)
 
     def svg(self, digest: str = "") -> str:
         """The file. `digest` names what the picture was drawn from."""
