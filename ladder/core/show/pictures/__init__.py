@@ -11,6 +11,7 @@ Pages ask for one with `<!-- ladder:begin picture KIND ... -->`, notebooks with 
     access OP RUNG lines=   which lane touches which sector of global memory; lines="x[i]|y[i]":
                             only lines that contain one of these; shape=
     banks OP RUNG line=TEXT one request to shared memory by bank and wavefront; array= shape= title=
+    mma                     fragments of mma.sync: lane and register of each element; lane=
     timeline OP RUNG shape=   a TMA pipeline over time: producer, stages, consumers; copy=5
                             product=2 store=1 softmax=0 (durations) cluster=1 until=60
     ring OP RUNG shape=     the stages of a cp.async pipeline, step by step: filled, awaited, read
@@ -39,6 +40,7 @@ from ladder.core.contract.ladder import find
 from ladder.core.show.pictures import (
     accesses,
     banks,
+    fragments,
     links,
     measured,
     ring,
@@ -49,6 +51,7 @@ from ladder.core.show.pictures.drawing import Drawing
 KINDS: dict[str, Callable[..., Drawing]] = {
     "access": accesses.draw,
     "banks": banks.draw,
+    "mma": fragments.draw,
     "timeline": timeline.draw,
     "ring": ring.draw,
     "links": links.draw,
@@ -75,8 +78,11 @@ def made_from(kind: str, *args: str, **options: str) -> str:
     if kind in ("ladder", "roofline"):
         code = measured.digest(**given)
         return cache.digest("picture", kind, code)[:12]
-    ids = [given["rung"]] if "rung" in given else given["rungs"]
-    code = " ".join(code_identity(find(given["op"]).rung(id)) for id in ids)
+    rungs = []
+    if "op" in given:
+        ids = [given["rung"]] if "rung" in given else given["rungs"]
+        rungs = [find(given["op"]).rung(id) for id in ids]
+    code = " ".join(map(code_identity, rungs))
     return cache.digest("picture", kind, code, *(f"{k}={v}" for k, v in given.items()))[:12]
 
 

@@ -10,7 +10,6 @@ import pytest
 from matplotlib.figure import Figure
 
 from ladder.core.common.errors import LadderError
-from ladder.core.common.files import read_text
 from ladder.core.contract.ladder import find, ladders
 from ladder.core.contract.op import DTYPES
 from ladder.core.emulator.emulated import Emulated
@@ -156,8 +155,8 @@ extern "C" __global__ void k(float* out) {{
 
 
 def test_a_pictures_words_are_no_markup_of_its_page(tmp_path, monkeypatch):
-    monkeypatch.setitem(pictures.KINDS, "access", lambda op, rung: Drawing("a [b]", "3 * 5"))
-    request = "<!-- ladder:begin picture access matmul.forward 3 -->\n<!-- ladder:end -->\n"
+    monkeypatch.setitem(pictures.KINDS, "mma", lambda op, rung: Drawing("a [b]", "3 * 5"))
+    request = "<!-- ladder:begin picture mma matmul.forward 3 -->\n<!-- ladder:end -->\n"
     text = pages.render(request, tmp_path / "matmul.md", draw=True)
     assert r"![a \[b\]. 3 \* 5](" in text
 
@@ -168,20 +167,6 @@ def test_a_roofline_says_that_a_link_is_the_limit_and_refuses_an_op_without_flop
     assert "copy from card to card: " in drawing.svg()
     with pytest.raises(LadderError, match=r"decode.append has no FLOPs"):
         pictures.make("roofline", "decode.append")
-
-
-@pytest.mark.parametrize("name", ["mma", "mma-lane-5"])
-def test_the_drawing_of_fragments_names_the_lane_and_register_of_each_element(name):
-    svg = read_text(pages.ROOT / "doc" / "img" / f"{name}.svg")
-    found = fragments.mma_fragments()
-    expected = [
-        (*((at % 16, at // 16) if letter == "b" else divmod(at, wide)), lane, letter, i // share)
-        for letter, numbers, wide, share in zip("abd", found, (16, 16, 8), (2, 2, 1), strict=True)
-        for (lane, i), at in np.ndenumerate(numbers)
-    ]
-    titles = re.findall(r"<title>\((\d+), (\d+)\): lane (\d+), ([abd])(\d)</title>", svg)
-    drawn = [(int(row), int(column), int(n), word, int(i)) for row, column, n, word, i in titles]
-    assert sorted(drawn) == sorted(expected)
 
 
 FRAGMENTS = """
@@ -209,6 +194,9 @@ extern "C" __global__ void k(
 @pytest.mark.emulator
 def test_fragments_are_those_of_ldmatrix_and_mma_sync(tmp_path):
     found = fragments.mma_fragments()
+    lanes, registers = fragments.owners(found.a, (16, 16), 2)
+    assert (np.bincount(lanes.ravel()) == 8).all() and set(registers.ravel()) == {0, 1, 2, 3}
+
     a, b, d = zeros(32, 8, dtype=np.uint16), zeros(32, 4, dtype=np.uint16), zeros(32, 4)
     numbers = (array(np.arange(size), np.uint16) for size in (256, 128))
     run(Emulated(), tmp_path, FRAGMENTS, 1, 32, a, b, d, *numbers)
