@@ -11,13 +11,16 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ladder.core.common.errors import LadderError
 from ladder.core.common.install import install
 
 if TYPE_CHECKING:
-    from tree_sitter import Node, Parser
+    from tree_sitter import Node as Node
+    from tree_sitter import Parser
+else:
+    Node = Any  # for those who import it from here
 
 WORD = re.compile(r"[A-Za-z_]\w*")
 # What the grammar does not know before a name; it changes nothing of what is read here.

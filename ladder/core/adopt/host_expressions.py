@@ -16,15 +16,11 @@ import dataclasses
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
-from ladder.core.adopt.cpp import expression, named, part, parts, text
+from ladder.core.adopt.cpp import Node, expression, named, part, parts, text
 from ladder.core.adopt.declarations import Declaration
 from ladder.core.common.errors import LadderError
 from ladder.core.contract.expressions import MOST_CHARACTERS, evaluate_whole, parse
-
-if TYPE_CHECKING:
-    from tree_sitter import Node
 
 UNMAPPED = "UNMAPPED_"  # begins the name of what stands for nothing in the op
 _OF_BITS = ("|", "^", "&", "<<", ">>")  # which a header does not have

@@ -8,13 +8,10 @@ condition is known takes its branch, another one becomes the condition of the la
 and switches are skipped, and a launch in one is refused.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
-from ladder.core.adopt.cpp import expression, find, named, part, parts, text
+from ladder.core.adopt.cpp import Node, expression, find, named, part, parts, text
 from ladder.core.adopt.declarations import BRANCHES, Declaration
 from ladder.core.adopt.host_expressions import (
     UNMAPPED,
@@ -29,9 +26,6 @@ from ladder.core.adopt.host_expressions import (
     value,
 )
 from ladder.core.common.errors import LadderError
-
-if TYPE_CHECKING:
-    from tree_sitter import Node
 
 _UNREAD = {
     **{"for_statement": "a loop (for)", "for_range_loop": "a loop (for)"},
