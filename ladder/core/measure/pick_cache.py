@@ -76,7 +76,7 @@ class PickCache:
         return self._here(rung, dims).over(kept.get(self._name(rung), Entry()))
 
     def _here(self, rung: Rung, dims: Dims) -> Entry:
-        return self._at(dims).get(self._name(rung), Entry())
+        return self._at(dims)[1].get(self._name(rung), Entry())
 
     def is_kept(self, rung: Rung, dims: Dims) -> bool:
         """Whether the time of a rung was not measured here, but comes with the repository."""
@@ -88,23 +88,20 @@ class PickCache:
         Where two processes add at once, one addition may be lost; the file stays intact.
         Raises LadderError where the cache directory cannot be written.
         """
-        file, name = self._file(dims), self._name(rung)
-        entry = dataclasses.replace(self._here(rung, dims), **found)
-        self._at(dims)[name] = entry
-        entries = {**_read(file), name: entry}
+        (file, known), name = self._at(dims), self._name(rung)
+        known[name] = dataclasses.replace(self._here(rung, dims), **found)
+        entries = {**_read(file), name: known[name]}
         about = {"device": self._device, "op": self._op, "dtype": self._dtype, "dims": dict(dims)}
         content = {name: dataclasses.asdict(found) for name, found in entries.items()}
         cache.store(FOLDER, file, json.dumps({"question": about, "rungs": content}, indent=1))
 
-    def _at(self, dims: Dims) -> dict[str, Entry]:
-        file = self._file(dims)
+    def _at(self, dims: Dims) -> tuple[str, dict[str, Entry]]:
+        """The file of a shape, and its entries."""
+        question = [*self._device, self._op, self._dtype, sorted(dims.items())]
+        file = cache.digest(json.dumps(question)) + ".json"
         if file not in self._entries:
             self._entries[file] = {} if self._fresh else _read(file)
-        return self._entries[file]
-
-    def _file(self, dims: Dims) -> str:
-        question = [*self._device, self._op, self._dtype, sorted(dims.items())]
-        return cache.digest(json.dumps(question)) + ".json"
+        return file, self._entries[file]
 
     def _name(self, rung: Rung) -> str:
         if rung.id not in self._names:
