@@ -9,8 +9,6 @@ A launcher computes grid, block and shared memory from the arguments of the call
 syntax tree.
 """
 
-from __future__ import annotations
-
 import ast
 import dataclasses
 import re
@@ -67,7 +65,7 @@ class Scope:
     functions: Mapping[str, Declaration] = field(default_factory=dict)
     sizes: dict[str, str] = field(default_factory=lambda: dict(_BYTES))
 
-    def copy(self) -> Scope:
+    def copy(self) -> "Scope":
         """The same meanings, of which those of the host's names can be changed on their own."""
         return dataclasses.replace(self, code=dict(self.code))
 

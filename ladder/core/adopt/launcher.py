@@ -78,10 +78,8 @@ class Steps:
 
 def launches(node: Node) -> list[Node]:
     """The calls below a node that launch a kernel, in order."""
-    calls = find(node, "call_expression")
-    return [
-        call for call in calls if any(one.type == "kernel_call_syntax" for one in call.children)
-    ]
+    calls = (one.parent for one in find(node, "kernel_call_syntax"))
+    return [call for call in calls if call and call.type == "call_expression"]
 
 
 def launched_by(function: Declaration) -> list[str]:

@@ -12,8 +12,6 @@ What the cache does not hold, the repository may: `keep` copies the results for 
 doc/results/picks, so that others who have that model need not measure before their first run.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import json
@@ -51,7 +49,7 @@ class Entry:
     rough: float | None = None
     exact: float | None = None
 
-    def over(self, other: Entry) -> Entry:
+    def over(self, other: "Entry") -> "Entry":
         """This entry, with the results of another one where it has none."""
         known = {name: it for name, it in dataclasses.asdict(self).items() if it is not None}
         return dataclasses.replace(other, **known)
