@@ -161,8 +161,9 @@ def _crossentropy_fused(torch, logits, targets, dloss):
     return {"losses": losses, "logits": dlogits}
 
 
-def _wide_targets(torch, values):
-    values["targets"] = values["targets"].long()
+def _wide(name):
+    """Makes an argument's whole numbers of 8 bytes, as PyTorch's indices are."""
+    return lambda torch, values: values.update({name: values[name].long()})
 
 
 def _without_padding(torch, values):
@@ -285,10 +286,6 @@ def _decode_sample(torch, window, positions, logits, V, temperature):
     return {"window": window, "positions": positions.add_(1).clamp_(max=window.shape[1] - 2)}
 
 
-def _wide_positions(torch, values):
-    values["positions"] = values["positions"].long()
-
-
 def _where_to_append(torch, values):
     """The indices (B, T) of the texts and of the positions that are written."""
     starts = values["starts"] if "starts" in values else values["positions"]
@@ -393,11 +390,13 @@ BASELINES = {
     ),
     "crossentropy.forward": _written(
         ". The targets have 8 bytes",
-        (_wide_targets,),
+        (_wide("targets"),),
         losses="-probs.gather(1, targets[:, None]).flatten().float().log()",
     ),
-    "crossentropy.backward": Baseline(_crossentropy_backward, prepare=(_wide_targets,)),
-    "crossentropy.fused": Baseline(_crossentropy_fused, prepare=(_wide_targets, _without_padding)),
+    "crossentropy.backward": Baseline(_crossentropy_backward, prepare=(_wide("targets"),)),
+    "crossentropy.fused": Baseline(
+        _crossentropy_fused, prepare=(_wide("targets"), _without_padding)
+    ),
     "adamw.update": Baseline(_adamw, prepare=(_optimizer_settings,), compiled=_adamw_written_out),
     "global_norm.forward": _written(
         ", which `clip_grad_norm_` calls", norm="torch.linalg.vector_norm(grad).reshape(1)"
@@ -425,11 +424,11 @@ BASELINES = {
     ),
     "decode.embedding": _written(
         ". The positions have 8 bytes, and no token is -1",
-        (_wide_positions,),
+        (_wide("positions"),),
         out="F.embedding(window.gather(1, positions[:, None]).flatten(), wte) + wpe[positions]",
     ),
     "decode.linear_gelu": _written(out="F.gelu(F.linear(inp, weight, bias), approximate='tanh')"),
-    "decode.sample": Baseline(_decode_sample, prepare=(_wide_positions,)),
+    "decode.sample": Baseline(_decode_sample, prepare=(_wide("positions"),)),
     "start.add": _written(c="a + b"),
     "start.sum": _written(", not accumulated", total="inp.sum().reshape(1)"),
 }
