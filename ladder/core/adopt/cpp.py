@@ -6,18 +6,19 @@
 A file need not be complete: what cannot be read becomes a node of the kind ERROR.
 """
 
-from __future__ import annotations
-
 import functools
 import re
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ladder.core.common.errors import LadderError
 from ladder.core.common.install import install
 
 if TYPE_CHECKING:
-    from tree_sitter import Node, Parser
+    from tree_sitter import Node as Node
+    from tree_sitter import Parser
+else:
+    Node = Any  # for those who import it from here
 
 WORD = re.compile(r"[A-Za-z_]\w*")
 # What the grammar does not know before a name; it changes nothing of what is read here.
@@ -26,7 +27,7 @@ _NO_NAMES = {"comment", "string_literal", "raw_string_literal", "char_literal", 
 
 
 @functools.cache
-def _parser() -> Parser:
+def _parser() -> "Parser":
     try:
         import tree_sitter
         import tree_sitter_cuda
@@ -67,17 +68,14 @@ def parts(node: Node | None) -> list[Node]:
     return [child for child in node.named_children if child.type != "comment"] if node else []
 
 
-def walk(node: Node) -> Iterator[Node]:
-    """The node and all nodes below, in the order of the text."""
+def find(node: Node, *kinds: str) -> Iterator[Node]:
+    """The node and all nodes below that are of these kinds, in the order of the text."""
     waiting = [node]
     while waiting:
         found = waiting.pop()
-        yield found
+        if found.type in kinds:
+            yield found
         waiting.extend(reversed(found.children))
-
-
-def find(node: Node, *kinds: str) -> Iterator[Node]:
-    return (found for found in walk(node) if found.type in kinds)
 
 
 def names(node: Node) -> set[str]:

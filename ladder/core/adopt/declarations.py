@@ -7,18 +7,16 @@
 A stranger's file is read as text, up to 1 MiB, and nothing of it is executed.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ladder.core.adopt.cpp import (
     ATTRIBUTES,
     WORD,
+    Node,
     expression,
     find,
     named,
@@ -31,9 +29,6 @@ from ladder.core.adopt.cpp import (
 from ladder.core.common.errors import LadderError
 from ladder.core.common.files import read_text
 from ladder.core.contract.rung_file import MOST_BYTES
-
-if TYPE_CHECKING:
-    from tree_sitter import Node
 
 MOST_FILES = 64  # of one `#include` tree
 BRANCHES = ("preproc_if", "preproc_ifdef", "preproc_elif", "preproc_elifdef", "preproc_else")

@@ -9,22 +9,16 @@ A launcher computes grid, block and shared memory from the arguments of the call
 syntax tree.
 """
 
-from __future__ import annotations
-
 import ast
 import dataclasses
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
-from ladder.core.adopt.cpp import expression, named, part, parts, text
+from ladder.core.adopt.cpp import Node, expression, named, part, parts, text
 from ladder.core.adopt.declarations import Declaration
 from ladder.core.common.errors import LadderError
 from ladder.core.contract.expressions import MOST_CHARACTERS, evaluate_whole, parse
-
-if TYPE_CHECKING:
-    from tree_sitter import Node
 
 UNMAPPED = "UNMAPPED_"  # begins the name of what stands for nothing in the op
 _OF_BITS = ("|", "^", "&", "<<", ">>")  # which a header does not have
@@ -71,7 +65,7 @@ class Scope:
     functions: Mapping[str, Declaration] = field(default_factory=dict)
     sizes: dict[str, str] = field(default_factory=lambda: dict(_BYTES))
 
-    def copy(self) -> Scope:
+    def copy(self) -> "Scope":
         """The same meanings, of which those of the host's names can be changed on their own."""
         return dataclasses.replace(self, code=dict(self.code))
 

@@ -8,13 +8,10 @@ condition is known takes its branch, another one becomes the condition of the la
 and switches are skipped, and a launch in one is refused.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
-from ladder.core.adopt.cpp import expression, find, named, part, parts, text
+from ladder.core.adopt.cpp import Node, expression, find, named, part, parts, text
 from ladder.core.adopt.declarations import BRANCHES, Declaration
 from ladder.core.adopt.host_expressions import (
     UNMAPPED,
@@ -29,9 +26,6 @@ from ladder.core.adopt.host_expressions import (
     value,
 )
 from ladder.core.common.errors import LadderError
-
-if TYPE_CHECKING:
-    from tree_sitter import Node
 
 _UNREAD = {
     **{"for_statement": "a loop (for)", "for_range_loop": "a loop (for)"},
@@ -84,10 +78,8 @@ class Steps:
 
 def launches(node: Node) -> list[Node]:
     """The calls below a node that launch a kernel, in order."""
-    calls = find(node, "call_expression")
-    return [
-        call for call in calls if any(one.type == "kernel_call_syntax" for one in call.children)
-    ]
+    calls = (one.parent for one in find(node, "kernel_call_syntax"))
+    return [call for call in calls if call and call.type == "call_expression"]
 
 
 def launched_by(function: Declaration) -> list[str]:

@@ -1,19 +1,13 @@
 """Writes the file of an adopted kernel: header, what came along, and the kernels that call it."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from ladder.core.adopt.cpp import WORD, part, text
+from ladder.core.adopt.cpp import WORD, Node, part, text
 from ladder.core.adopt.declarations import Declaration, SourceFile, first_line
 from ladder.core.adopt.real_types import RealNames
 from ladder.core.contract.op import Op
-
-if TYPE_CHECKING:
-    from tree_sitter import Node
 
 OURS = {"float32": "float", "int32": "int", "uint32": "unsigned"}
 _WARPS = re.compile(

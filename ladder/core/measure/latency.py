@@ -59,18 +59,13 @@ class Chase:
         )
         self._next = device.empty((size // _WORD.itemsize,), _WORD)
         device.upload(self._next, chain(self.links))
-        self._position = device.empty((1,), _WORD)
-        device.zero(self._position)
-
-    @property
-    def position(self) -> int:
-        """The word at which the thread stands."""
-        return int(self._device.download(self._position)[0])
+        self.position = device.empty((1,), _WORD)  # the word at which the thread stands
+        device.zero(self.position)
 
     def go(self, steps: int) -> float:
         """Go so many steps; returns the seconds of one."""
         launch = Launch("chase", (1, 1, 1), (1, 1, 1))
-        args = (self._position, self._next, np.int32(steps))
+        args = (self.position, self._next, np.int32(steps))
         return self._device.time(lambda: self._kernels["chase"](launch, args)) / steps
 
     def idle(self) -> float:
@@ -88,7 +83,7 @@ class Chase:
         vectors = stream.nbytes // VECTOR // at_once * at_once
         most = np.int32(np.iinfo(np.int32).max // 2)
         of_readers = (counts, unread, stream, np.uint64(vectors), np.int32(rounds))
-        args = (self._position, self._next, most, *of_readers)
+        args = (self.position, self._next, most, *of_readers)
         launch = Launch("chase_beside_reads", (1 + blocks, 1, 1), (threads, 1, 1))
         seconds = device.time(lambda: self._kernels["chase_beside_reads"](launch, args))
         return seconds, int(device.download(counts)[1])

@@ -14,15 +14,13 @@ import functools
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
-
-import numpy as np
+from dataclasses import dataclass
 
 from ladder.core.common.errors import LadderError
 from ladder.core.contract.device import Device
 from ladder.core.contract.device_code import code_identity
 from ladder.core.contract.ladder import Ladder
-from ladder.core.contract.op import DTYPES, TRAINING, Dims, Op, format_dims
+from ladder.core.contract.op import DTYPES, TRAINING, Dims, format_dims
 from ladder.core.contract.rung_file import Rung
 from ladder.core.measure import results
 from ladder.core.measure.bench import refuse_emulated
@@ -163,10 +161,13 @@ class _Picker:
         out  to be added to: by id, why a rung need not run at a larger shape
         """
         picks, op = self.picks, self.ladder.op
-        times = _Times(picks, op, self.device, DTYPES[self.dtype], dims)
+        times = _Times(self, dims)
         for rung in able:
-            if rung.id not in reasons and (failure := times.failure(rung)):
-                reasons[rung.id] = out[rung.id] = failure
+            if rung.id not in reasons:
+                try:
+                    times.rough(rung)
+                except LadderError as error:  # it does not compile, or takes too much memory
+                    reasons[rung.id] = out[rung.id] = str(error)
         winner = None
         while winner is None:
             left = [rung for rung in able if rung.id not in reasons]
@@ -224,19 +225,15 @@ class _Picker:
         return ""
 
 
-@dataclass
 class _Times:
-    """The times of rungs at one shape, from the cache or else measured.
+    """The times of a picker's rungs at one shape, from the cache or else measured.
 
     The inputs take seconds to make, so they are made when the first measurement needs them.
     """
 
-    picks: PickCache
-    op: Op
-    device: Device
-    real: np.dtype
-    dims: Dims
-    calls: dict[str, list[Callable[[], None]]] = field(default_factory=dict)  # by rung
+    def __init__(self, picker: _Picker, dims: Dims) -> None:
+        self.picker, self.picks, self.device, self.dims = picker, picker.picks, picker.device, dims
+        self.calls: dict[str, list[Callable[[], None]]] = {}  # by rung
 
     def rough(self, rung: Rung) -> float:
         """Seconds of a single call, after a first one that loads the kernel."""
@@ -247,14 +244,6 @@ class _Times:
             seconds = self.device.time(call)
             self.picks.add(rung, self.dims, rough=seconds)
         return seconds
-
-    def failure(self, rung: Rung) -> str:
-        """Why a rung cannot run: it does not compile, or takes too much memory. "" if it can."""
-        try:
-            self.rough(rung)
-        except LadderError as error:
-            return str(error)
-        return ""
 
     def compare(self, rungs: Sequence[Rung]) -> None:
         """Measure exactly the rungs that have only a rough time."""
@@ -275,8 +264,9 @@ class _Times:
 
     @functools.cached_property
     def buffers(self) -> BufferSets:
-        case = TRAINING if TRAINING in self.op.cases else NORMAL
-        return BufferSets(self.op, self.device, self.real, self.dims, case)
+        op, real = self.picker.ladder.op, DTYPES[self.picker.dtype]
+        case = TRAINING if TRAINING in op.cases else NORMAL
+        return BufferSets(op, self.device, real, self.dims, case)
 
 
 FAR = 2.0  # times as long as the fastest: too far behind to win at another shape or on a sister GPU

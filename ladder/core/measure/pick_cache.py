@@ -12,8 +12,6 @@ What the cache does not hold, the repository may: `keep` copies the results for 
 doc/results/picks, so that others who have that model need not measure before their first run.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import json
@@ -51,7 +49,7 @@ class Entry:
     rough: float | None = None
     exact: float | None = None
 
-    def over(self, other: Entry) -> Entry:
+    def over(self, other: "Entry") -> "Entry":
         """This entry, with the results of another one where it has none."""
         known = {name: it for name, it in dataclasses.asdict(self).items() if it is not None}
         return dataclasses.replace(other, **known)
@@ -76,7 +74,7 @@ class PickCache:
         return self._here(rung, dims).over(kept.get(self._name(rung), Entry()))
 
     def _here(self, rung: Rung, dims: Dims) -> Entry:
-        return self._at(dims).get(self._name(rung), Entry())
+        return self._at(dims)[1].get(self._name(rung), Entry())
 
     def is_kept(self, rung: Rung, dims: Dims) -> bool:
         """Whether the time of a rung was not measured here, but comes with the repository."""
@@ -88,23 +86,20 @@ class PickCache:
         Where two processes add at once, one addition may be lost; the file stays intact.
         Raises LadderError where the cache directory cannot be written.
         """
-        file, name = self._file(dims), self._name(rung)
-        entry = dataclasses.replace(self._here(rung, dims), **found)
-        self._at(dims)[name] = entry
-        entries = {**_read(file), name: entry}
+        (file, known), name = self._at(dims), self._name(rung)
+        known[name] = dataclasses.replace(self._here(rung, dims), **found)
+        entries = {**_read(file), name: known[name]}
         about = {"device": self._device, "op": self._op, "dtype": self._dtype, "dims": dict(dims)}
         content = {name: dataclasses.asdict(found) for name, found in entries.items()}
         cache.store(FOLDER, file, json.dumps({"question": about, "rungs": content}, indent=1))
 
-    def _at(self, dims: Dims) -> dict[str, Entry]:
-        file = self._file(dims)
+    def _at(self, dims: Dims) -> tuple[str, dict[str, Entry]]:
+        """The file of a shape, and its entries."""
+        question = [*self._device, self._op, self._dtype, sorted(dims.items())]
+        file = cache.digest(json.dumps(question)) + ".json"
         if file not in self._entries:
             self._entries[file] = {} if self._fresh else _read(file)
-        return self._entries[file]
-
-    def _file(self, dims: Dims) -> str:
-        question = [*self._device, self._op, self._dtype, sorted(dims.items())]
-        return cache.digest(json.dumps(question)) + ".json"
+        return file, self._entries[file]
 
     def _name(self, rung: Rung) -> str:
         if rung.id not in self._names:

@@ -7,7 +7,7 @@ card on that day.
 """
 
 import functools
-import time
+import timeit
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,7 +18,7 @@ from ladder.core.measure.timing import ROTATED_BYTES, measure
 
 COPY_BYTES = 4 * ROTATED_BYTES
 COPIES = 10  # of each turn; the median ignores the first ones, made at low clocks
-PRODUCTS, SECONDS = 9, 0.1  # that NumPy's rate is the best of, or fewer if they take longer
+PRODUCTS = 7  # that NumPy's rate is the best of
 MATRIX = 4096  # rows and columns; larger products make a card lower its clocks
 COMPUTE_BOUND = 32  # FLOPs per byte from which the matrix rate is worth measuring
 
@@ -86,9 +86,7 @@ def measured_roof(device: Device, real: np.dtype, tf32: bool = False) -> float:
 
     tf32  the run multiplies as TF32
     """
-    if (rate := matrix_rate(device, real, tf32)) is not None:
-        return rate
-    return _numpys_rate()
+    return matrix_rate(device, real, tf32) or _numpys_rate()
 
 
 @functools.cache  # of one process: the runs of a sweep and of the tests share it
@@ -96,10 +94,5 @@ def _numpys_rate() -> float:
     n = 1024
     a = np.ones((n, n), np.float32)
     out = np.empty_like(a)
-    times: list[float] = []
-    np.matmul(a, a, out=out)  # the first one starts the threads
-    while len(times) < PRODUCTS and sum(times) < SECONDS:
-        start = time.perf_counter()
-        np.matmul(a, a, out=out)
-        times.append(time.perf_counter() - start)
-    return 2 * n**3 / min(times)  # other programs can only slow it down
+    times = timeit.repeat(lambda: np.matmul(a, a, out=out), number=1, repeat=PRODUCTS)
+    return 2 * n**3 / min(times)  # the first one starts threads; other programs can only slow it

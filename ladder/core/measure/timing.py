@@ -154,41 +154,29 @@ class BufferSets:
 
     def bind(self, rung: Rung) -> list[Callable[[], None]]:
         """The rung's calls, one for each set; they share the scratch buffers."""
+        bind, constants = Binder(self.op, rung, self.device, self.real, self.dims), scalars(self.op)
         pool: list[Any] = []
 
-        def bind_set(arrays: dict[str, Any]) -> Callable[[], None]:
-            position = itertools.count()
+        def allocate(shape: tuple[int, ...], dtype: np.dtype) -> Any:
+            pool.append(self.device.empty(shape, dtype))
+            return pool[-1]
 
-            def allocate(shape: tuple[int, ...], dtype: np.dtype) -> Any:
-                index = next(position)
-                if index == len(pool):
-                    pool.append(self.device.empty(shape, dtype))
-                return pool[index]
-
-            return bind_arrays(arrays, scalars(self.op), allocate)
-
-        bind_arrays = Binder(self.op, rung, self.device, self.real, self.dims)
-        return [bind_set(arrays) for arrays in self.sets]
+        first, *others = self.sets
+        calls = [bind(first, constants, allocate)]
+        again = itertools.cycle(pool)
+        return calls + [bind(each, constants, lambda *_: next(again)) for each in others]
 
     def run_once(self, call: Callable[[], None]) -> dict[str, np.ndarray]:
         """The outputs of the first set's call on its inputs, with outputs NaN before."""
-        arrays = self.sets[0]
-        for arg in self.op.args:
-            if arg.role == "inout":
-                self.device.upload(arrays[arg.name], self.inputs[arg.name])
-            elif arg.role == "out":
-                dtype = resolve_dtype(arg.dtype, self.real)
-                unwritten = np.nan if dtype.kind not in "iu" else 0
-                self.device.upload(
-                    arrays[arg.name], np.full(arg.resolve_shape(self.dims), unwritten, dtype)
-                )
+        written = {arg: self.sets[0][arg.name] for arg in self.op.args if arg.role != "in"}
+        for arg, array in written.items():
+            dtype = resolve_dtype(arg.dtype, self.real)
+            unwritten = np.nan if dtype.kind not in "iu" else 0
+            nothing = np.full(arg.resolve_shape(self.dims), unwritten, dtype)
+            self.device.upload(array, self.inputs.get(arg.name, nothing))
         call()
         self.device.synchronize()
-        return {
-            arg.name: self.device.download(arrays[arg.name])
-            for arg in self.op.args
-            if arg.role != "in"
-        }
+        return {arg.name: self.device.download(array) for arg, array in written.items()}
 
 
 Job = tuple[Device, Rung, str, Dims]  # a rung on a device, in a real type, at a shape

@@ -5,7 +5,8 @@ than any kernel. So the cases that were used last are kept, as long as they fit 
 """
 
 import itertools
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 
@@ -14,32 +15,28 @@ from ladder.core.verify.inputs import Arrays, case_of, make_inputs, scalars
 from ladder.core.verify.tolerance import Expected, expect
 
 MOST_KEPT = 2 << 30  # bytes
+BYTES = 40  # of an element: its input, four arrays of what to expect in float64
 
 Case = tuple[Arrays, list[Expected]]  # inputs by name, and what each output must be
 
 _Key = tuple[int, tuple[tuple[str, int], ...], str, str, int]
-_kept: dict[_Key, tuple[Op, list[Case]]] = {}  # the oldest first; an op that is kept keeps its id
+# With their bytes, the oldest first; an op that is kept keeps its id.
+_kept: dict[_Key, tuple[int, Op, list[Case]]] = {}
 
 
-def cases(op: Op, dims: Dims, real: np.dtype, name: str, seed: int) -> Iterator[Case]:
+def cases(op: Op, dims: Dims, real: np.dtype, name: str, seed: int) -> Iterable[Case]:
     """Inputs with what to expect of them: with all arguments, then without any of the optional
     ones, in every combination, for the op's case of that name. The arrays cannot be written to."""
     key = (id(op), tuple(dims.items()), real.name, name, seed)
-    if key in _kept:
-        _kept[key] = _kept.pop(key)  # now the newest
-        yield from _kept[key][1]
-        return
-    found: list[Case] | None = []
-    for case in _make(op, dims, real, name, seed):
-        if found is not None:
-            found.append(case)
-            if _bytes(found) > MOST_KEPT:
-                found = None  # too large to be kept: its parts need not be in memory together
-        yield case
-    if found is not None:
-        _kept[key] = (op, found)
-        while sum(_bytes(kept) for _, kept in _kept.values()) > MOST_KEPT:
-            del _kept[next(iter(_kept))]
+    size = BYTES * sum(math.prod(arg.resolve_shape(dims)) for arg in op.args)
+    size <<= sum(arg.optional for arg in op.args)
+    if size > MOST_KEPT:
+        return _make(op, dims, real, name, seed)  # its parts need not be in memory together
+    known = _kept.pop(key, None)
+    _kept[key] = known or (size, op, [*_make(op, dims, real, name, seed)])  # now the newest
+    while sum(bytes for bytes, *_ in _kept.values()) > MOST_KEPT:
+        del _kept[next(iter(_kept))]
+    return _kept[key][2]
 
 
 def _make(op: Op, dims: Dims, real: np.dtype, name: str, seed: int) -> Iterator[Case]:
@@ -52,16 +49,3 @@ def _make(op: Op, dims: Dims, real: np.dtype, name: str, seed: int) -> Iterator[
             given = {name: value for name, value in values.items() if name not in left_out}
             constants = scalars(op, name, dims)
             yield given, expect(op, dims, real, given, constants, case_of(op, name).finite)
-
-
-def _bytes(found: Sequence[Case]) -> int:
-    arrays = {
-        id(array): array.nbytes
-        for given, expected in found
-        for array in (
-            *given.values(),
-            *(part for e in expected for part in (e.value, e.tolerance, e.rounded, *e.others)),
-        )
-        if isinstance(array, np.ndarray)
-    }
-    return sum(arrays.values())

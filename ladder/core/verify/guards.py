@@ -1,7 +1,5 @@
 """Buffers between guard zones, so that a write or read past an end is detected."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 
@@ -18,7 +16,7 @@ WRITES = "it writes"  # what a finding about a guard zone begins with
 
 def guarded(
     device: Device, name: str, shape: tuple[int, ...], dtype: np.dtype, start: int = 0
-) -> Guarded | GuardedRows:
+) -> "Guarded | GuardedRows":
     """A buffer on a device; on a group of devices, one for each row."""
     owners = device.owners(shape[0]) if shape else ()
     if not owners:
@@ -31,7 +29,7 @@ def guarded(
 class GuardedRows:
     """An array whose rows are on several devices, each between guard zones of its own."""
 
-    def __init__(self, name: str, rows: Sequence[Guarded]):
+    def __init__(self, name: str, rows: Sequence["Guarded"]):
         self.name, self._rows = name, rows
         self.array = Rows([row.array for row in rows])
 

@@ -63,13 +63,11 @@ def run_on(device: Emulated, ladder: Ladder, rung: Rung, dtype: str, dims: Dims)
     """Run a rung once on random inputs, which are always the same."""
     op, real = ladder.op, DTYPES[dtype]
     inputs = make_inputs(op, dims, real, np.random.default_rng(0))
-    arrays: dict[str, np.ndarray | None] = {}
+    arrays: dict[str, np.ndarray | None] = dict.fromkeys(arg.name for arg in op.args)
     for arg in op.args:
-        if arg.name in op.unmeasured:
-            arrays[arg.name] = None
-            continue
-        array = device.empty(arg.resolve_shape(dims), resolve_dtype(arg.dtype, real))
-        array[...] = inputs.get(arg.name, 0)
-        arrays[arg.name] = array
+        if arg.name not in op.unmeasured:
+            array = device.empty(arg.resolve_shape(dims), resolve_dtype(arg.dtype, real))
+            array[...] = inputs.get(arg.name, 0)
+            arrays[arg.name] = array
     bind(op, rung, device, real, dims, arrays, scalars(op))()
     device.synchronize()

@@ -182,8 +182,5 @@ def _by_place(wrong: np.ndarray) -> str | None:
             return (
                 f"every {_ordinal(period)} element is wrong: an index within a vector, warp or tile"
             )
-    if columns.all() or rows.all():
-        return None
-    if indices.size == 1:
-        return "a single element is wrong: a boundary"
-    return None
+    alone = indices.size == 1 and not columns.all() and not rows.all()
+    return "a single element is wrong: a boundary" if alone else None

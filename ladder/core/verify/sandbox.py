@@ -16,7 +16,6 @@ On the emulator the child is confined, where this machine can (ladder/core/commo
 import dataclasses
 import json
 import os
-import select
 import signal
 import subprocess
 import sys
@@ -272,7 +271,6 @@ def in_child(task: str, request: Mapping[str, Any], seconds: float) -> dict[str,
     ):
         stdin.write(json.dumps(request).encode())
         stdin.seek(0)
-        alive, held = os.pipe()  # `held` is closed when the child ends
         words = [task, str(answer.fileno()), str(seconds)]
         words += [scratch, *_needed_files(path)] if confined else []
         words += [request["op"]] if confined and request["own_op"] else []
@@ -287,17 +285,14 @@ def in_child(task: str, request: Mapping[str, Any], seconds: float) -> dict[str,
             stdout=stdout,
             stderr=stderr,
             env={**environment, "PYTHONPATH": _python_path()},
-            pass_fds=[answer.fileno(), held],
+            pass_fds=[answer.fileno()],
             start_new_session=True,  # so that what it starts ends with it
         )
         try:
-            os.close(held)
-            ended = bool(select.select([alive], [], [], seconds)[0])
             with suppress(subprocess.TimeoutExpired):
-                child.wait(10 if ended else 0)  # it may have closed `held`
+                child.wait(seconds)
             ended = child.returncode is not None
         finally:
-            os.close(alive)
             with suppress(ProcessLookupError):  # its helper, and what that has started
                 os.killpg(child.pid, signal.SIGKILL)
             child.wait()

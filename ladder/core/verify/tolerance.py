@@ -85,20 +85,17 @@ class RandomRounding:
 
     def explain(self, i: int) -> str:
         """The two neighbours of element i, and which one its word chooses."""
-        x, word = self.exact[i : i + 1], self.words[i : i + 1]
-
-        def by(word: int) -> float:
-            words = np.array([word], np.uint32)
-            return float(round_at_random(x, words, self.stored).astype(np.float64)[0])
-
-        near, far, chosen = by(0xFFFFFFFF), by(0), by(int(word[0]))
+        x, word = float(self.exact[i]), int(self.words[i])
+        words = np.array([0xFFFFFFFF, 0, word], np.uint32)
+        rounded = round_at_random(np.full(3, x, np.float32), words, self.stored)
+        near, far, chosen = rounded.astype(np.float64).tolist()
         if near == far:
-            return f"{x[0]:.7g} is a number of the type already"
-        share, random = (float(x[0]) - near) / (far - near), int(word[0]) / 2**32
+            return f"{x:.7g} is a number of the type already"
+        share, random = (x - near) / (far - near), word / 2**32
         direction = "away from" if chosen == far else "towards"
         return (
-            f"{x[0]:.7g} is {share:.3f} of the way from {near:.7g} to {far:.7g}, and the word of "
-            f"{self.source}, {int(word[0]):#010x} or {random:.3f} of 2^32, is "
+            f"{x:.7g} is {share:.3f} of the way from {near:.7g} to {far:.7g}, and the word of "
+            f"{self.source}, {word:#010x} or {random:.3f} of 2^32, is "
             f"{'less' if chosen == far else 'not less'}: {direction} 0, to {chosen:.7g}"
         )
 
