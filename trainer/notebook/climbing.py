@@ -74,7 +74,7 @@ class Saving:
 
 
 def measured_climb() -> dict[str, Any]:
-    """The climb of GPT-2 124M in doc/results; measure/climb.py says what is in it.
+    """The climb of GPT-2 124M in doc/results; trainer/commands/climb.py says what is in it.
 
     Raises LadderError where none has been measured.
     """

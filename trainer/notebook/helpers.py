@@ -95,21 +95,19 @@ def flops_and_bytes(program: Program, real: np.dtype = BF16) -> None:
     order = sorted(flops, key=lambda name: -flops[name])
     products = [name for name in order if flops[name] > COMPUTE_BOUND * moved[name]]
     figure, panels = figure_of(title, 1.1 + 0.27 * len(order), columns=2, sharey=True)
-    for axes, counts, unit, scale in (
-        (panels[0], flops, "GFLOP", 1e9),
-        (panels[1], moved, "least bytes, in GB", 1e9),
-    ):
+    units = ("GFLOP", "least bytes, in GB")
+    for axes, counts, unit in zip(panels, (flops, moved), units, strict=True):
         total = sum(counts.values())
         colours = [BLUE if name in products else ORANGE for name in order]
-        axes.barh(order, [counts[name] / scale for name in order], color=colours, height=0.7)
+        axes.barh(order, [counts[name] / 1e9 for name in order], color=colours, height=0.7)
         for row, name in enumerate(order):
             share = 100 * counts[name] / total
             short = f"{share:.0f} %" if share >= 1 else "< 1 %"
-            axes.annotate(short, (counts[name] / scale, row), **BESIDE)
+            axes.annotate(short, (counts[name] / 1e9, row), **BESIDE)
         part = 100 * sum(counts[name] for name in products) / total
-        axes.set_xlim(0, 1.18 * max(counts.values()) / scale)
+        axes.set_xlim(0, 1.18 * max(counts.values()) / 1e9)
         axes.set_xlabel(
-            f"{unit}: {total / scale:,.1f} in total, {min(part, 99.9):.3g} % of it blue", fontsize=9
+            f"{unit}: {total / 1e9:,.1f} in total, {min(part, 99.9):.3g} % of it blue", fontsize=9
         )
     panels[0].invert_yaxis()
     draw(figure)
@@ -321,8 +319,8 @@ def step_times(device: str = "nvidia-h200") -> None:
 
 
 def measured_profiles() -> list[dict[str, Any]]:
-    """Profiles of GPT-2 124M from doc/results, the smallest B first; measure/profile.py says
-    what is in them."""
+    """Profiles of GPT-2 124M from doc/results, the smallest B first; trainer/commands/profile.py
+    says what is in them."""
     paths = sorted(step_timing.FOLDER.glob("*-profile-gpt2-*.json"))
     profiles = [read_json(path) for path in paths]
     return sorted((p for p in profiles if "gpu" in p["machine"]), key=lambda p: p["B"])
