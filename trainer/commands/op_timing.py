@@ -23,12 +23,14 @@ from ladder.core.contract.binding import bind
 from ladder.core.contract.device import Device
 from ladder.core.contract.ladder import find
 from ladder.core.measure import energy
-from ladder.core.measure.roofline import Roof
+from ladder.core.measure.roofline import COMPUTE_BOUND, Roof
 from ladder.core.measure.timing import batch, prepare
 from trainer.commands.step_timing import WARM_UP, one_step
 from trainer.engine.engine import Engine
+from trainer.engine.memory import scratch_needed
 from trainer.engine.rung_map import key_for, op_of, rung_of
 from trainer.model.calls import Call, op_calls
+from trainer.report import Display
 
 TURNS_SECONDS, WARM_UP_SECONDS = 3.0, 1.5  # of steps with and without marks, in turns
 FEWEST_TURNS, MOST_TURNS = 3, 150
@@ -108,8 +110,8 @@ def by_key(engine: Engine, calls: Iterable[Call | None]) -> dict[str, list[Call 
 
 
 def rows_of(engine: Engine, timed: InStep, roof: Roof) -> list[dict[str, Any]]:
-    """A row for each key of `by_key`, the slowest first: its rung, how many calls it has, and their
-    total time, floor, bytes and FLOPs."""
+    """A row for each key of `by_key`, the slowest first: its rung, how many calls it has, their
+    total time, floor, bytes and FLOPs, and the scratch memory that the largest of them needs."""
     ms = dict(timed.parts)
     rows = []
     for key, calls in by_key(engine, ms).items():
@@ -124,8 +126,35 @@ def rows_of(engine: Engine, timed: InStep, roof: Roof) -> list[dict[str, Any]]:
             floor = sum(roof.floor(op, d, engine.real, rung.tf32) for d in dims)
             moved = sum(op.least_bytes(d, engine.real) for d in dims)
             row |= {"bytes": moved, "flops": sum(map(op.flops, dims)), "rung": rung.id}
+        scratch = scratch_needed(filter(None, calls), engine.device, engine.real, engine.rungs)
+        row["scratch_bytes"] = sum(n * dtype.itemsize for dtype, n in scratch.items())
         rows.append({**row, "floor_ms": 1e3 * floor})
     return sorted(rows, key=lambda row: -row["ms"])
+
+
+def show_ops(ops: Sequence[Mapping[str, Any]], step_ms: float, screen: Display) -> None:
+    """The table of a step's `rows_of`."""
+    columns = ["op", "rung>", "calls>", "ms>", "% step>", "floor>", "% floor>", "rate>"]
+    columns += ["scratch MiB>", *(["J>"] if all("joules" in row for row in ops) else [])]
+    rows = []
+    for row in ops:
+        rate = f"{row['bytes'] / row['ms'] / 1e6:,.0f} GB/s"
+        if row["flops"] > COMPUTE_BOUND * row["bytes"]:
+            rate = f"{row['flops'] / row['ms'] / 1e9:,.1f} TFLOP/s"
+        cells = (
+            row["op"],
+            row["rung"],
+            str(row["calls"]),
+            f"{row['ms']:,.2f}",
+            f"{100 * row['ms'] / step_ms:.1f}",
+            f"{row['floor_ms']:,.2f}",
+            f"{100 * row['floor_ms'] / row['ms']:.0f}",
+            rate,
+            f"{row['scratch_bytes'] / 2**20:,.1f}",
+            f"{row.get('joules', 0.0):,.3f}",
+        )
+        rows.append(cells[: len(columns)])
+    screen.table(columns, rows)
 
 
 def add_joules(engine: Engine, rows: Sequence[dict[str, Any]]) -> None:

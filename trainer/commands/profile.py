@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from matplotlib import colormaps
 from matplotlib.figure import Figure
 
@@ -25,11 +26,9 @@ from ladder.core.common import files
 from ladder.core.common.errors import LadderError
 from ladder.core.contract.ladder import find
 from ladder.core.measure import energy, results
-from ladder.core.measure.roofline import COMPUTE_BOUND
 from trainer.commands import collective_timing, gpu_condition, op_timing, step_timing
 from trainer.engine.engine import Engine
-from trainer.engine.memory import scratch_needed
-from trainer.engine.rung_map import key_for, rung_of
+from trainer.engine.rung_map import rung_of
 from trainer.flags import Flags
 from trainer.model.calls import Call, Collective, in_order
 from trainer.plots.style import GRID, INK, figure_of
@@ -89,8 +88,6 @@ def measure(
             sensed = sensors.end()
             timed = op_timing.time_in_step(engine)
     ops = op_timing.rows_of(engine, timed, roof := step_timing.roof_of(job.device, job.config.real))
-    for row in ops:
-        row["scratch_bytes"] = _scratch_bytes(engine, row["op"])
     trace = op_timing.trace_of(engine, timed.parts)
     if joules:
         if group.leads:
@@ -145,14 +142,6 @@ def refuse_gap(p: dict[str, Any]) -> None:
         )
 
 
-def _scratch_bytes(engine: Engine, key: str) -> int:
-    """Scratch memory that the rung of a key needs for its largest call."""
-    rungs, every = engine.rungs, engine.program.calls
-    calls = [call for call in every if key_for(rungs, call.op, call.dims) == key]
-    needed = scratch_needed(calls, engine.device, engine.real, engine.rungs)
-    return sum(n * dtype.itemsize for dtype, n in needed.items())
-
-
 def _launches(engine: Engine, call: Call) -> int:
     """The number of kernels that a call launches; a library call counts as one."""
     rung, real = rung_of(engine.rungs, call), find(call.op).op.real_in(engine.real)
@@ -193,25 +182,10 @@ def show(p: dict[str, Any], screen: Display) -> None:
     screen.say(
         f"{op_timing.energy_in_words(p['machine']['name'], p)}\n{step_timing.data_in_words(p)}"
     )
-    with_joules = all("joules" in row for row in p["ops"])
-    rows = [
-        (
-            row["op"],
-            row["rung"],
-            f"{row['ms']:,.2f}",
-            f"{100 * row['ms'] / p['step_ms']:.1f}",
-            f"{row['floor_ms']:,.2f}",
-            f"{100 * row['floor_ms'] / row['ms']:.0f}",
-            _rate(row),
-            f"{row['scratch_bytes'] / 2**20:,.1f}",
-            *([f"{row['joules']:,.3f}"] if with_joules else ()),
-        )
-        for row in p["ops"]
-    ]
-    columns = ("op", "rung>", "ms>", "% step>", "floor>", "% floor>", "rate>", "scratch MiB>")
-    screen.table((*columns, *(["J>"] * with_joules)), rows)
+    op_timing.show_ops(p["ops"], p["step_ms"], screen)
     share = 100 * p["gaps_ms"] / p["step_ms"]
-    used = f", alone {sum(row.get('joules', 0.0) for row in p['ops']):,.2f} J" * with_joules
+    joules = [row["joules"] for row in p["ops"] if "joules" in row]
+    used = f", alone {sum(joules):,.2f} J" if joules else ""
     screen.say(
         f"\nops {p['ops_ms']:,.2f} ms{used}; the step less its ops {p['gaps_ms']:,.2f} ms "
         f"({share:.1f} %)\neach op within the step, from the end of the one before; marks between "
@@ -255,42 +229,32 @@ def _show_collectives(p: dict[str, Any], screen: Display) -> None:
     )
 
 
-def _rate(row: dict[str, Any]) -> str:
-    """FLOPs or bytes per second, whichever bounds the op."""
-    if row["flops"] > COMPUTE_BOUND * row["bytes"]:
-        return f"{row['flops'] / row['ms'] / 1e9:,.1f} TFLOP/s"
-    return f"{row['bytes'] / row['ms'] / 1e6:,.0f} GB/s"
-
-
 def draw(p: dict[str, Any]) -> Figure:
     """Draw stacked bars: the time of the step and its floor by op, the memory by kind."""
     title = f"{_title(p)}: {p['step_ms']:.2f} ms"
     figure, panels = figure_of(title, 4.6, rows=2, height_ratios=(2, 1))
-    time_axes, memory_axes = panels
-    colors = [colormaps["tab20"](index) for index in range(20)]
-    left = {"step": 0.0, "floor": 0.0}
-    for color, row in zip(colors, p["ops"], strict=False):
-        widths = {"step": row["ms"], "floor": row["floor_ms"]}
-        label = f"{row['op']} {row['ms']:.2f}"
-        for name, width in widths.items():
-            named = {"label": label} if name == "step" else {}
-            time_axes.barh(name, width, left=left[name], color=color, **named)
-            left[name] += width
+    colours = [colormaps["tab20"](index) for index in range(20)]
+    times: list[tuple[str, list[float], Any]] = [
+        (f"{row['op']} {row['ms']:.2f}", [row["ms"], row["floor_ms"]], colour)
+        for row, colour in zip(p["ops"], colours, strict=False)
+    ]
     if p["ranks"] > 1:
-        exposed, label = max(0.0, p["exposed_ms"]), f"exchange, exposed {p['exposed_ms']:.2f}"
-        time_axes.barh("step", exposed, left=left["step"], color=INK, label=label)
-        left["step"] += exposed
-    gaps = max(0.0, p["gaps_ms"])
-    between = f"between ops {p['gaps_ms']:.2f}"
-    time_axes.barh("step", gaps, left=left["step"], color=GRID, label=between)
-    time_axes.set_xlabel("ms", color=INK)
-    start = 0.0
-    for color, (kind, size) in zip(colors, p["memory"].items(), strict=False):
-        width = size / 2**30
-        memory_axes.barh("memory", width, left=start, color=color, label=f"{kind} {width:.2f}")
-        start += width
-    memory_axes.set_xlabel("GiB", color=INK)
-    for axes in panels:
+        exposed = f"exchange, exposed {p['exposed_ms']:.2f}"
+        times.append((exposed, [max(0.0, p["exposed_ms"]), 0.0], INK))
+    times.append((f"between ops {p['gaps_ms']:.2f}", [max(0.0, p["gaps_ms"]), 0.0], GRID))
+    sizes: list[tuple[str, list[float], Any]] = [
+        (f"{kind} {size / 2**30:.2f}", [size / 2**30], colour)
+        for (kind, size), colour in zip(p["memory"].items(), colours, strict=False)
+    ]
+    for axes, names, parts, unit in (
+        (panels[0], ["step", "floor"], times, "ms"),
+        (panels[1], ["memory"], sizes, "GiB"),
+    ):
+        left = np.zeros(len(names))
+        for label, widths, colour in parts:
+            axes.barh(names, widths, left=left, color=colour, label=label)
+            left += widths
+        axes.set_xlabel(unit, color=INK)
         axes.invert_yaxis()
         axes.legend(loc="center left", bbox_to_anchor=(1, 0.5), fontsize=7, frameon=False)
     return figure

@@ -93,11 +93,6 @@ class Job:
         """What moves gradients and weights between the ranks; None where there is one."""
         return None if self.peers is None else self.peers.name
 
-    @property
-    def flops(self) -> int:
-        """FLOPs of a step, forward and backward."""
-        return self.tokens * self.shape.flops_per_token(self.program.T)
-
     def engine(self, rungs: Mapping[str, Rung] | None = None, write: bool = False) -> Engine:
         """An engine with weights, random ones the same in all layers, and a batch, ready for a
         step. `rungs`: instead of the chosen ones. `write`: a result will be written; once nothing

@@ -15,11 +15,11 @@ from ladder.core.common.files import read_json
 from ladder.core.common.install import peak_memory
 from ladder.core.contract.ladder import find
 from ladder.core.measure import results
-from trainer.commands import gpu_condition, step_timing
-from trainer.commands.op_timing import energy_in_words, energy_of_step, rows_of, time_in_step
+from trainer.commands import gpu_condition, op_timing, step_timing
 from trainer.engine.engine import Engine
 from trainer.flags import Flags
 from trainer.model.calls import Call
+from trainer.report import Display, open_console
 
 
 def main(argv: Sequence[str] = ()) -> int:
@@ -27,9 +27,9 @@ def main(argv: Sequence[str] = ()) -> int:
     options = vars(step_timing.parser_of("bench", "Time a training step.").parse_args(argv))
     write = not options.pop("no_write")
     machine, measurement = measure(Flags(**options), write)
-    print(report(machine, measurement))
+    show(machine, measurement, screen := Display(open_console(), 0))
     if write:
-        print(f"\nwritten to {record(machine, measurement)}")
+        screen.say(f"\nwritten to {record(machine, measurement)}")
     return 0
 
 
@@ -49,7 +49,7 @@ def measure(flags: Flags, write: bool = False) -> tuple[dict[str, Any], dict[str
         )
         sensed = sensors.end()
     roof = step_timing.roof_of(device, job.config.real)
-    table = rows_of(engine, time_in_step(engine), roof)
+    table = op_timing.rows_of(engine, op_timing.time_in_step(engine), roof)
     low, median, high = np.percentile(steps, (10, 50, 90))
     measurement = {
         **job.description(),
@@ -57,13 +57,13 @@ def measure(flags: Flags, write: bool = False) -> tuple[dict[str, Any], dict[str
         "steps": len(steps),
         **{"step_ms": median, "low_ms": low, "high_ms": high},
         "tokens_per_second": 1e3 * job.tokens / median,
-        "gflops": job.flops / median / 1e6,
+        "gflops": job.tokens * job.shape.flops_per_token(job.program.T) / median / 1e6,
         "floor_ms": sum(row["floor_ms"] for row in table),
         **step_timing.in_giga(roof),
         "device_bytes": sum(size for _, size in engine.memory_table()),
         "peak_memory_bytes": peak_memory(),
         **gpu_condition.entry(sensed),
-        **energy_of_step(engine, job.tokens),
+        **op_timing.energy_of_step(engine, job.tokens),
         "ops": table,
     }
     if alone:
@@ -96,47 +96,35 @@ def _numpy_products(engine: Engine) -> Callable[[], None]:
     return run
 
 
-def report(machine: dict[str, Any], m: dict[str, Any]) -> str:
+def show(machine: dict[str, Any], m: dict[str, Any], screen: Display) -> None:
     on_gpu = "driver" in machine
     software = (
         f"driver {machine['driver']}, CuPy {machine['cupy']}, NVRTC {machine['nvrtc']}"
         if on_gpu
         else f"NumPy {machine['numpy']}, {machine['blas']}"
     )
-    lines = [
-        f"{m['model']} B={m['B']} T={m['T']} {m['dtype']} on {machine['name']}",
-        f"{software}, Python {machine['python']}",
-        step_timing.data_in_words(m),
-        "",
-        f"expected  {m['floor_ms']:10,.2f} ms   the floor of its ops: products at "
-        f"{m['matrix_gflops']:,.0f} GFLOP/s, "
-        + (f"in TF32 at {m['tf32_gflops']:,.0f}, " if "tf32_gflops" in m else "")
-        + f"bytes at {m['bandwidth_gbs']:,.0f} GB/s",
-        f"step      {m['step_ms']:10,.2f} ms   median of {m['steps']}, "
-        f"80 % between {m['low_ms']:,.2f} and {m['high_ms']:,.2f}",
+    screen.say(f"{m['model']} B={m['B']} T={m['T']} {m['dtype']} on {machine['name']}")
+    screen.say(f"{software}, Python {machine['python']}")
+    screen.say(f"{step_timing.data_in_words(m)}\n")
+    in_tf32 = f"in TF32 at {m['tf32_gflops']:,.0f}, " if "tf32_gflops" in m else ""
+    rates = f"{m['matrix_gflops']:,.0f} GFLOP/s, {in_tf32}bytes at {m['bandwidth_gbs']:,.0f} GB/s"
+    most = f"80 % between {m['low_ms']:,.2f} and {m['high_ms']:,.2f}"
+    facts = [
+        ("expected", f"{m['floor_ms']:10,.2f} ms   the floor of its ops: products at {rates}"),
+        ("step", f"{m['step_ms']:10,.2f} ms   median of {m['steps']}, {most}"),
     ]
     if "ratio" in m:
-        lines.append(
-            f"products  {m['products_ms']:10,.2f} ms   its matrix products alone; "
-            f"the step is {m['ratio']:.2f} x that"
-        )
-    lines += [
-        f"speed     {m['tokens_per_second']:10,.0f} tokens/s, {m['gflops']:,.0f} GFLOP/s",
-        f"memory    {m['device_bytes'] / 1e9:10.2f} GB of buffers"
-        + (" on the device" if on_gpu else f", {m['peak_memory_bytes'] / 1e9:.2f} GB in all"),
-        *(f"GPU       {line}" for line in gpu_condition.lines(m)),
-        f"energy    {energy_in_words(machine['name'], m)}",
-        "",
-        f"{'op':<24}{'rung':>11}{'calls':>6}{'ms':>10}{'share':>8}{'floor ms':>10}",
+        alone = f"its matrix products alone; the step is {m['ratio']:.2f} x that"
+        facts.append(("products", f"{m['products_ms']:10,.2f} ms   {alone}"))
+    where = " on the device" if on_gpu else f", {m['peak_memory_bytes'] / 1e9:.2f} GB in all"
+    facts += [
+        ("speed", f"{m['tokens_per_second']:10,.0f} tokens/s, {m['gflops']:,.0f} GFLOP/s"),
+        ("memory", f"{m['device_bytes'] / 1e9:10.2f} GB of buffers{where}"),
+        *(("GPU", line) for line in gpu_condition.lines(m)),
+        ("energy", op_timing.energy_in_words(machine["name"], m)),
     ]
-    total = sum(row["ms"] for row in m["ops"])
-    for row in m["ops"]:
-        share = f"{100 * row['ms'] / total:.1f} %"
-        lines.append(
-            f"{row['op']:<24}{row['rung']:>11}{row['calls']:>6}{row['ms']:>10,.2f}"
-            f"{share:>8}{row['floor_ms']:>10,.2f}"
-        )
-    return "\n".join(lines)
+    screen.facts(facts)
+    op_timing.show_ops(m["ops"], m["step_ms"], screen)
 
 
 def record(

@@ -31,7 +31,7 @@ from trainer.model.program import Program, build
 from trainer.model.registry import SIZES
 from trainer.notebook.exercises import say_progress
 from trainer.notebook.small_run import Run
-from trainer.plots import training_step
+from trainer.plots.style import BESIDE, BLUE, GREY, INK, ORANGE, figure_of
 
 FLOAT32 = DTYPES["float32"]
 BF16 = DTYPES["bfloat16"]
@@ -74,7 +74,7 @@ class Saving:
 
 
 def measured_climb() -> dict[str, Any]:
-    """The climb of GPT-2 124M in doc/results; measure/climb.py says what is in it.
+    """The climb of GPT-2 124M in doc/results; trainer/commands/climb.py says what is in it.
 
     Raises LadderError where none has been measured.
     """
@@ -138,11 +138,29 @@ def _work(op: Op, dims: Dims) -> float:
 
 
 def show_savings(rows: Sequence[Saving]) -> None:
-    """What climbs should save in a step, from times of their rungs alone, and what they saved."""
+    """What climbs should save in a step, from times of their rungs alone, and what they saved; on
+    logarithmic axes."""
     machine = measured_climb()["machine"]["name"]
     title = f"What raising an op saves in a step of GPT-2 124M, {machine}"
-    named = [(row.op, row.predicted, row.measured) for row in rows]
-    draw(training_step.savings(named, title), title)
+    figure, (axes,) = figure_of(title, 1.0 + 0.29 * len(rows))
+    names = [row.op for row in rows]
+    predicted = np.array([row.predicted for row in rows], float)
+    measured = np.array([row.measured for row in rows], float)
+    axes.hlines(names, predicted, measured, color=GREY, lw=2, zorder=1)
+    axes.scatter(measured, names, color=BLUE, s=45, label="saved in the step", zorder=2)
+    axes.scatter(
+        predicted, names, facecolor="none", edgecolor=ORANGE, s=45, lw=1.6, zorder=3,
+        label="predicted from the rungs alone",
+    )  # fmt: skip
+    for place, row in enumerate(rows):
+        apart = f"{round(100 * (row.predicted / row.measured - 1)):+d} %"
+        axes.annotate(apart, (max(row.predicted, row.measured), place), **BESIDE)
+    axes.set_xscale("log")
+    axes.set_xlim(right=5 * max(predicted.max(), measured.max()))
+    axes.set_xlabel("ms of a step", fontsize=9)
+    axes.invert_yaxis()
+    axes.legend(frameon=False, fontsize=9, loc="lower right")
+    draw(figure)
 
 
 # ---- the sectors of memory that a step asks for --------------------------------------------------
@@ -192,12 +210,24 @@ def count(run: Run) -> list[OpCount]:
 
 
 def sectors(run: Run) -> list[OpCount]:
-    """The same, and a picture of it."""
+    """The same, and a picture of it: in front of the sectors, the least possible."""
     rows = count(run)
     setting = f"B={run.program.B} T={run.program.T}, float32"
     title = f"A training step, {setting}, counted by the emulator"
-    named = [(row.op, row.sectors, row.least) for row in rows]
-    draw(training_step.sectors(named, title), title)
+    figure, (axes,) = figure_of(title, 1.0 + 0.27 * len(rows))
+    names, total = [row.op for row in rows], sum(row.sectors for row in rows)
+    axes.barh(names, [row.sectors for row in rows], color="#b7cde3", height=0.72, label="asked for")
+    axes.barh(names, [row.least for row in rows], color=BLUE, height=0.36, label="least possible")
+    for place, row in enumerate(rows):
+        share, times = 100 * row.sectors / total, row.sectors / row.least
+        text = f"{row.sectors:,}: {share:.1f} % of the step, {times:.1f} x least"
+        axes.annotate(text, (max(row.sectors, row.least), place), **BESIDE)
+    axes.set_xlim(0, 1.5 * max(row.sectors for row in rows))
+    axes.set_xlabel(f"sectors of 32 bytes: {total:,} in the whole step", fontsize=9)
+    axes.set_xticks([])
+    axes.invert_yaxis()
+    axes.legend(frameon=False, fontsize=9, loc="lower right")
+    draw(figure)
     return rows
 
 
@@ -261,7 +291,20 @@ def gradients(run: Run) -> None:
     """How far each gradient of a run is from the one that the reference computes."""
     apart = differences(run, ops_of(run.engine.rungs))
     title = "Gradients on the kernels beside those of the reference: left, what is completed first"
-    draw(training_step.gradients(apart, APART, title), title)
+    figure, (axes,) = figure_of(title, 3.0)
+    names, heights = list(apart), np.array(list(apart.values()))
+    shown = np.clip(np.nan_to_num(heights, nan=np.inf), 1e-8, 10)
+    colours = np.where(shown < APART, BLUE, ORANGE)
+    axes.vlines(range(len(names)), 1e-9, shown, color=colours, lw=2)
+    axes.scatter(range(len(names)), shown, color=colours, s=25, zorder=2)
+    axes.axhline(APART, color=GREY, ls=":", lw=1.2)
+    beside = {"fontsize": 8, "color": INK, "va": "bottom", "transform": axes.get_yaxis_transform()}
+    axes.text(0.01, APART, "more than rounding", **beside)
+    axes.set_yscale("log")
+    axes.set_ylim(1e-9, 20)
+    axes.set_xticks(range(len(names)), names, rotation=60, ha="right")
+    axes.set_ylabel("relative difference", fontsize=9)
+    draw(figure)
 
 
 # ---- what to climb next -------------------------------------------------------------------------

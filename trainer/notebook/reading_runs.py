@@ -11,6 +11,7 @@ from ladder.core.common.errors import LadderError
 from ladder.core.measure import results
 from ladder.core.show.execute import FOLDER
 from ladder.core.show.notebook import draw, solutions
+from ladder.core.show.tables import markdown
 from trainer.files.logs import History, read_history
 from trainer.model.gpt2 import GPT2Config
 from trainer.notebook.exercises import say_progress
@@ -45,7 +46,7 @@ def at_the_end(run: Run) -> float:
 
 def show(title: str, runs: Mapping[str, History | Run], window: int = 1) -> None:
     """Runs over each other: losses, learning rate, norm."""
-    draw(plots.draw_runs({name: _curves(run) for name, run in runs.items()}, title, window), title)
+    draw(plots.draw_runs({name: _curves(run) for name, run in runs.items()}, title, window))
 
 
 def show_sweep(runs: Mapping[str, Run]) -> None:
@@ -57,10 +58,9 @@ def show_sweep(runs: Mapping[str, Run]) -> None:
 
 def marks() -> None:
     """A table of what OpenAI's models reach."""
-    lines = ["| | GPT-2, loss | GPT-2, HellaSwag | GPT-3, HellaSwag |", "|---|--:|--:|--:|"]
-    for size, mark in MARKS.items():
-        lines.append(f"| {size} | {mark.loss:.3f} | {mark.gpt2:.3f} | {mark.gpt3:.3f} |")
-    display(Markdown("\n".join(lines)))
+    titles = ("", "GPT-2, loss", "GPT-2, HellaSwag", "GPT-3, HellaSwag")
+    rows = ((size, *(f"{value:.3f}" for value in mark)) for size, mark in MARKS.items())
+    display(Markdown(markdown(titles, rows)))
 
 
 # ---- the exercises ------------------------------------------------------------------------------

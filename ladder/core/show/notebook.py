@@ -339,14 +339,14 @@ def deliveries(op: str, kernels: Sequence[int | str], **dims: int) -> None:
     """What it takes to deliver the factors of the multiply-adds: loads, sectors, wavefronts."""
     chosen, reports, (shape, *_) = zip(*(_trace(op, k, **dims) for k in kernels), strict=True)
     title = f"{op}, {format_dims(shape)}, float32: counted by the emulator"
-    draw(diagrams.deliveries(reports, chosen, find(op).op.flops(shape), title), title)
+    draw(diagrams.deliveries(reports, chosen, find(op).op.flops(shape), title))
 
 
 def traffic(op: str, kernels: Sequence[int | str], **dims: int) -> None:
     """Which arrays the sectors belong to that each rung, or kernel in a string, moves."""
     chosen, reports, (shape, *_) = zip(*(_trace(op, k, **dims) for k in kernels), strict=True)
     title = f"{op}, {format_dims(shape)}, float32: sectors by array, counted by the emulator"
-    draw(diagrams.traffic(reports, chosen, title), title)
+    draw(diagrams.traffic(reports, chosen, title))
 
 
 def climb(op: str, kernels: Sequence[int | str] | None = None, dtype: str = "float32") -> None:
@@ -358,7 +358,7 @@ def climb(op: str, kernels: Sequence[int | str] | None = None, dtype: str = "flo
     chosen, reports, (dims, *_) = zip(*(_trace(op, k, dtype) for k in kernels), strict=True)
     title = f"{op}, {format_dims(dims)}, {dtype}: counted by the emulator"
     least = find(op).op.least_bytes(dims, DTYPES[dtype])
-    draw(diagrams.climb(reports, chosen, least, title), title)
+    draw(diagrams.climb(reports, chosen, least, title))
 
 
 @functools.lru_cache(maxsize=64)  # what a cell shows once more is not counted again
@@ -370,9 +370,10 @@ def _trace(
     return rung, tracer.trace(find(op), rung, dtype, shape, keep=keep), shape
 
 
-def draw(figure: Any, alt: str) -> None:
-    """Show a picture, on light and dark pages; `alt` says in words what is in it."""
-    _draw(charts.svg(figure, alt))
+def draw(figure: Any, alt: str = "") -> None:
+    """Show a picture, on light and dark pages; `alt` says in words what is in it, by default with
+    the title."""
+    _draw(charts.svg(figure, alt or figure.get_suptitle()))
 
 
 class Picture:

@@ -3,6 +3,7 @@
 import dataclasses
 
 import pytest
+from rich.console import Console
 
 from ladder.core.contract.device import Device, Reading, Sensors
 from ladder.core.measure.roofline import Roof
@@ -10,6 +11,7 @@ from tests.trainer.parallel_run import together
 from tests.trainer.tiny import add_size
 from trainer.commands import gpu_condition, step_timing, throughput
 from trainer.flags import Flags
+from trainer.report import Display
 
 HOT = Reading(20, 1755.0, 698.4, 700.0, 61.0, {"power limit": 0.85})
 COOL = Reading(18, 1980.0, 512.0, 700.0, 44.0, {})
@@ -47,13 +49,14 @@ def seen(monkeypatch):
 FLAGS = Flags(model="d2", batch=2, sequence=5, steps=3, device="cpu")
 
 
-def test_the_bench_reads_the_sensors_during_the_timed_steps_only(seen):
+def test_the_bench_reads_the_sensors_during_the_timed_steps_only(seen, capsys):
     machine, found = throughput.measure(FLAGS)
     begin, end = seen.index("begin"), seen.index("end")
     assert seen[:begin] == ["timed"] * 2, "the warm-up"
     assert seen[begin + 1 : end] == ["timed"] * 6, "three steps, three times the products"
     assert found["gpus"] == [dataclasses.asdict(HOT)]
-    assert f"GPU       {SAID} (median of 20 samples)" in throughput.report(machine, found)
+    throughput.show(machine, found, Display(Console(), 0))
+    assert f"GPU       {SAID} (median of 20 samples)" in capsys.readouterr().out
 
 
 def entry_of(*readings):
