@@ -117,7 +117,10 @@ struct Tensor {  // contiguous; host.py has the same fields
     }
     int64_t dim() const { return extents.size(); }
     const IntArrayRef &sizes() const { return extents; }
-    int64_t size(int64_t axis) const { return extents[axis < 0 ? axis + dim() : axis]; }
+    int64_t size(int64_t axis, int line = __builtin_LINE()) const {
+        if (axis < -dim() || axis >= dim()) emulator::ask("size of an axis that it lacks", line);
+        return extents[axis < 0 ? axis + dim() : axis];
+    }
     int64_t numel() const {
         int64_t product = 1;
         for (int64_t size : extents) product *= size;

@@ -87,6 +87,8 @@ def test_a_python_file_is_read_and_its_lines_are_named(written):
     assert f".py:{line}: " in str(sandbox.check(reference, written("t.py", tail), shapes=SMALL))
     flat = written("flat.py", INLINE.replace("empty_like(x)", "zeros({x.numel()}, x.options())"))
     assert "out must be float32 (2, 33)" in str(sandbox.check(reference, flat, shapes=SMALL))
+    axis = written("axis.py", replaced(INLINE, "x.size(1)", "x.size(2)"))
+    assert "size of an axis" in str(sandbox.check(reference, axis, shapes=SMALL))
 
 
 @pytest.mark.emulator
