@@ -79,6 +79,15 @@ def test_what_a_launch_does_wrong_has_a_line(written, old, new, says):
 
 
 @pytest.mark.emulator
+@pytest.mark.parametrize("threads", [256, 1024])
+def test_rows_that_are_longer_than_a_block(written, threads):
+    text = (KERNEL.partition("256>>>")[2] + HOST).replace("i += 256", "i += 1 << 20")
+    text = text.replace("256", str(threads)).replace("128", str(threads // 2))
+    report = sandbox.check(written("ref.py", RMSNORM), written("mine.cu", text))
+    assert not report.passed and any(threads < bad.dims["C"] for bad in report.outcomes), report
+
+
+@pytest.mark.emulator
 def test_a_python_file_is_read_and_its_lines_are_named(written):
     reference = written("ref.py", RMSNORM)
     assert sandbox.check(reference, written("answer.py", INLINE), shapes=SMALL).passed
