@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from ladder.__main__ import main
 from ladder.core.common.errors import LadderError
 from ladder.core.contract.host_code import find_host
 from ladder.core.verify import sandbox
@@ -123,3 +124,16 @@ def test_which_function_is_called(tmp_path):
     assert find_host(Path("a.cu"), "// k<<<1, 1>>>\n" + SOLVE.replace("<<<", "("))[1] == ""
     with pytest.raises(LadderError, match=r"a.py:2: an f-string"):
         find_host(Path("a.py"), '\nx = f"""__global__ void k() {{}}"""')
+
+
+@pytest.mark.emulator
+def test_counts_go_by_the_kernels_names(written, capsys):
+    text = SOLVE.replace("sum, sizeof(float)", "sum, 3").replace("*sum +=", "sum[1] +=")
+    path = written("mine.cu", text)
+    ref, on = written("ref.py", CENTERED), ["--shape", "N=2", "--unconfined"]
+    assert main(["check", str(path), "--reference", str(ref), *on]) == 1
+    assert "byte 4 of sum, which has 3" in capsys.readouterr().out
+    path.write_text(SOLVE)
+    limit = [*on, "--at-most", "sectors of A=9"]
+    assert main(["check", str(path), "--reference", str(ref), *limit]) == 2
+    assert "no kernel accesses A by this name, but from, part, sum, to" in capsys.readouterr().err
