@@ -94,8 +94,7 @@ def derive_shapes(
     if rung.host:  # which says nothing of its tiles: a number in the text may be the size of one
         numbers = {int(number) for number in re.findall(r"\b\d+\b", rung.source)}
         tiles = (*sorted(numbers.intersection(LOOP_STEPS[::8]))[-FEW:],)
-        new = {"tiles": tiles, "shared": True, "guessed": True, "step": 0, "stages": 0}
-        axes = [replace(axis, **new) for axis in axes]
+        axes = [_Axis(a.name, a.least, a.most, tiles, shared=True, guessed=True) for a in axes]
     per_flop, per_thread = _speed(rung, target)
     shots: dict[Sizes, _Shot] = {}
     given_up: set[Goal] = set()
