@@ -315,7 +315,7 @@ def test_a_plot_that_cannot_be_written_is_one_line(tmp_path):
     ("changes", "says"),
     [
         ({"seed": 5}, "--seed was 1337 and is 5 now"),
-        ({"total_tokens": 64}, "-d was 32 and is 64 now"),
+        ({"total_tokens": 64}, "-b times -t. was 32 and is 64 now"),
         ({"batch": 1, "total_tokens": 32}, "B was 2 and is 1 now"),
         ({"dtype": "bf16"}, "--dtype was fp32 and is bf16 now"),
         ({"steps": 1}, "-x 1: the checkpoint is of step 2; choose -x 2 or more"),

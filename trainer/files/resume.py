@@ -24,7 +24,7 @@ SIZES = ("batch", "sequence", "total_tokens")  # of a step, in a checkpoint's co
 # order are compared by the loader, which knows best what its position means.
 SAME_ON_RESUME = {
     "model": "-e",
-    "total_tokens": "-d",
+    "total_tokens": "-d (or -b times -t)",
     "seed": "--seed",
     "dtype": "--dtype",
     "overfit": "-a",
@@ -97,7 +97,7 @@ def check_same(config: TrainConfig, resumed: Resumed) -> None:
         if before.get(name) != getattr(config, name):
             raise LadderError(
                 f"{flag} was {before.get(name)} and is {getattr(config, name)} now; "
-                "resume with the same value, or start a new run with another -o"
+                "resume with the same value (--config RUN has all), or start another run by -o"
             )
     if resumed.step > config.steps:
         raise LadderError(

@@ -49,7 +49,7 @@ def write(
             "code": listing,
             "times": _times(ladder.op, rung, large, dtype, options.times),
         }
-        least = trace.beside_least(ladder.op, seen, dims, dtype) if seen.lines else ""
+        least = trace.beside_least(ladder.op, seen, dims, dtype, rung.host) if seen.lines else ""
     parts["rungs"] = ""
     with suppress(LadderError):  # of an op that has no FLOPs, or was not measured
         parts["rungs"] = measured.draw_roofline(ladder.op.name).svg()

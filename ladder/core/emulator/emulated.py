@@ -62,7 +62,7 @@ _GUESS = re.compile(r"[‘'`][^’']*\$[^’']*[’'] may be used uninitialized"
 _VARIABLE_LENGTH = re.compile(r"\[-Werror.*\bW?vla")
 CONSTANT_SIZE = (
     "the size of an array must be a constant, such as one of Define; or declare the array as "
-    "extern __shared__, and give its bytes in the Launch line"
+    "extern __shared__, and give its bytes in the launch"
 )
 LACKING = "; if CUDA has it, the emulator does not: it has those of ladder/core/emulator/include"
 _LONG = ("begin", "columns", "rows", "row_bytes")

@@ -419,7 +419,8 @@ class EmulatedKernel:
             return ""
         size = nearest.element_bytes
         element, count = (at - nearest.begin) // size, nearest.bytes // size
-        return f": element {element} of {self._names[nearest.argument]}, which has {count}"
+        what = "byte" if size == 1 else "element"
+        return f": {what} {element} of {self._names[nearest.argument]}, which has {count}"
 
     def _say_race(self, problem: CProblem, who: str, there: str) -> str:
         now, before = problem.place, problem.other

@@ -282,6 +282,10 @@ def judge(
         if what == "local bytes" and not nvrtc.installed():
             kept.append(f"{name}: not counted, NVRTC is not installed: {install('compile')}")
             continue
+        names = {line.buffer for line in run.report.lines}
+        if rung.host and array in {arg.name for arg in ladder.op.args} - names:
+            there = ", ".join(sorted(names))
+            raise LadderError(f"{name!r}: no kernel accesses {array} by this name, but {there}")
         costs = MEASURES[what](run, array)
         total = sum(costs.values())
         text = f"{name}: {total:,.4g}" if total != round(total) else f"{name}: {total:,.0f}"

@@ -209,7 +209,7 @@ def reuse_table(
     return f"{markdown(titles, rows)}\n\n{of}; counted by the emulator, which has no caches."
 
 
-def beside_least(op: Op, report: Report, dims: Dims, real: str = "float32") -> str:
+def beside_least(op: Op, report: Report, dims: Dims, real: str = "float32", host: str = "") -> str:
     """What a kernel asked of each array, and the least that any kernel could: each sector once.
 
     The least of shared memory is that of the same requests without bank conflicts.
@@ -222,6 +222,8 @@ def beside_least(op: Op, report: Report, dims: Dims, real: str = "float32") -> s
     ):
         for arg in op.args:
             own = [x for x in report.lines if (x.buffer, x.kind) == (arg.name, kind)]
+            if host and not own:  # its kernels may have other names for it
+                continue
             if arg.role in roles or own:
                 least = -(-arg.nbytes(dims, DTYPES[real]) // SECTOR) if arg.role in roles else 0
                 rows.append((f"{verb} {arg.name}, sectors", sum(x.sectors for x in own), least))

@@ -178,7 +178,8 @@ def _by_place(wrong: np.ndarray) -> str | None:
         )
     indices = np.flatnonzero(wrong)
     for period in PERIODS:
-        if wrong.size >= 4 * period and np.unique(indices % period).size == 1:
+        often = 2 * indices.size > wrong.size // period  # not every 256th, say
+        if often and wrong.size >= 4 * period and np.unique(indices % period).size == 1:
             return (
                 f"every {_ordinal(period)} element is wrong: an index within a vector, warp or tile"
             )

@@ -17,6 +17,7 @@ A goal is something that a shape may do to a rung:
     these is used again
 
 A goal in one dimension counts only where the others are large enough for most threads to have work.
+Host code does not tell what is large enough: its goals count twice, there and anywhere.
 
 No rung says what these are for it. The size of a dimension's tiles shows in where the grid or a
 constant changes as the dimension grows. The step of a loop is in no line of a header: the smallest
@@ -93,7 +94,7 @@ def derive_shapes(
     if rung.host:  # which says nothing of its tiles: a number in the text may be the size of one
         numbers = {int(number) for number in re.findall(r"\b\d+\b", rung.source)}
         tiles = (*sorted(numbers.intersection(LOOP_STEPS[::8]))[-FEW:],)
-        axes = [replace(axis, tiles=tiles, shared=True) for axis in axes]
+        axes = [_Axis(a.name, a.least, a.most, tiles, shared=True, guessed=True) for a in axes]
     per_flop, per_thread = _speed(rung, target)
     shots: dict[Sizes, _Shot] = {}
     given_up: set[Goal] = set()
@@ -102,12 +103,14 @@ def derive_shapes(
         found += _long_sums(op, axes, target.multiprocessors)
     for dims in [*own, *found]:
         sizes = tuple(dims.values())
-        seconds = per_flop * op.flops(_filled(axes, dims))
+        seconds = per_flop * op.flops(dims if rung.host else _filled(axes, dims))
         seconds += SECONDS_PER_BYTE * op.least_bytes(dims, target.real)
         if sizes not in shots and (plan := plan_of(dims)) is not None:
-            threads = (math.prod((*one.grid, *one.block)) for one in plan.launches)
+            threads = sum(math.prod((*one.grid, *one.block)) for one in plan.launches)
+            if rung.host:
+                threads = _threads_of_host(op, axes, dims)
             free = plan if free_plan_of is plan_of else free_plan_of(dims) or plan
-            shot = _Shot(dims, plan, free, seconds + per_thread * sum(threads))
+            shot = _Shot(dims, plan, free, seconds + per_thread * threads)
             if seconds > MOST_SECONDS and dims not in own:
                 given_up |= {goal for goal in _goals(op, axes, shot) if goal[-1] in WEIGHTS}
             else:
@@ -179,6 +182,7 @@ class _Axis:
     step    of the loop over it; 0 for no loop
     stages  steps of one round of the loop's ring
     ring    the header names the stages, and the grid may grow with the number of tiles
+    guessed the tiles are numbers in host code: several indices may belong to one block, or one
     """
 
     name: str
@@ -189,6 +193,7 @@ class _Axis:
     step: int = 0
     stages: int = 0
     ring: bool = False
+    guessed: bool = False
 
     @functools.cached_property
     def units(self) -> set[int]:
@@ -398,6 +403,13 @@ def _filled(axes: Sequence[_Axis], dims: Dims) -> dict[str, int]:
     }
 
 
+def _threads_of_host(op: Op, axes: Sequence[_Axis], dims: Dims) -> int:
+    """One for each element of the largest array, if each row of it takes whole blocks."""
+    unit = max(axes[0].tiles, default=1)
+    shapes = [arg.resolve_shape(dims) for arg in op.args]
+    return max(math.prod(rows) * (-(-row // unit) * unit) for *rows, row in shapes)
+
+
 def _values(shots: Iterable[_Shot]) -> dict[Part, set[int]]:
     found: dict[Part, set[int]] = {}
     for shot in shots:
@@ -413,9 +425,11 @@ def _goals(op: Op, axes: Sequence[_Axis], shot: _Shot) -> Iterator[Goal]:
     for i, axis in enumerate(axes):
         if dims[axis.name] == axis.least:
             yield axis.name, "smallest"
-        if all(busy[:i] + busy[i + 1 :]):
-            for goal in axis.goals(dims[axis.name]):
+        for goal in axis.goals(dims[axis.name]):
+            if all(busy[:i] + busy[i + 1 :]):
                 yield axis.name, *goal
+            if axis.guessed:
+                yield axis.name, "whatever the others are", *goal
     for text in op.fits:
         one, sign, other = text.split()[:3]
         if sign == "<=" and all(busy):

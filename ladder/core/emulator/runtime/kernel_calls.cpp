@@ -51,7 +51,7 @@ char *Worker::shared_array(const void *key, const char *name, size_t bytes, size
         if (fixed > MOST_STATIC)
             refuse(SHARED_LIMIT, pc,
                    "%zu bytes of shared memory of fixed size, and %zu are possible: declare an "
-                   "array as extern __shared__, and give its bytes in the Launch line",
+                   "array as extern __shared__, and give its bytes in the launch",
                    fixed, MOST_STATIC);
         if (fixed + dynamic > launch->options->shared_limit)
             refuse(SHARED_LIMIT, pc,

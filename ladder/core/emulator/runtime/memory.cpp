@@ -166,7 +166,7 @@ void MemoryModel::access_shared(Worker &worker, const Actor &actor, const Shared
         if (!array) worker.refuse(OUT_OF_BOUNDS, pc, "no array is in shared memory yet");
         const char *dynamic = array->key || array->bytes
                                   ? ""
-                                  : ": give its bytes in the Launch line, after grid and block";
+                                  : ": give its bytes in the launch, after grid and block";
         worker.refuse(OUT_OF_BOUNDS, pc,
                       "%s of %d bytes across the end of shared memory, at offset %lld of %s, which "
                       "has %zu bytes%s",

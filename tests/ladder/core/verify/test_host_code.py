@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from ladder.__main__ import main
 from ladder.core.common.errors import LadderError
 from ladder.core.contract.host_code import find_host
 from ladder.core.verify import sandbox
@@ -79,6 +80,15 @@ def test_what_a_launch_does_wrong_has_a_line(written, old, new, says):
 
 
 @pytest.mark.emulator
+@pytest.mark.parametrize("threads", [256, 1024])
+def test_rows_that_are_longer_than_a_block(written, threads):
+    text = (KERNEL.partition("256>>>")[2] + HOST).replace("i += 256", "i += 1 << 20")
+    text = text.replace("256", str(threads)).replace("128", str(threads // 2))
+    report = sandbox.check(written("ref.py", RMSNORM), written("mine.cu", text))
+    assert not report.passed and any(threads < bad.dims["C"] for bad in report.outcomes), report
+
+
+@pytest.mark.emulator
 def test_a_python_file_is_read_and_its_lines_are_named(written):
     reference = written("ref.py", RMSNORM)
     assert sandbox.check(reference, written("answer.py", INLINE), shapes=SMALL).passed
@@ -116,3 +126,16 @@ def test_which_function_is_called(tmp_path):
     assert find_host(Path("a.cu"), "// k<<<1, 1>>>\n" + SOLVE.replace("<<<", "("))[1] == ""
     with pytest.raises(LadderError, match=r"a.py:2: an f-string"):
         find_host(Path("a.py"), '\nx = f"""__global__ void k() {{}}"""')
+
+
+@pytest.mark.emulator
+def test_counts_go_by_the_kernels_names(written, capsys):
+    text = SOLVE.replace("sum, sizeof(float)", "sum, 3").replace("*sum +=", "sum[1] +=")
+    path = written("mine.cu", text)
+    ref, on = written("ref.py", CENTERED), ["--shape", "N=2", "--unconfined"]
+    assert main(["check", str(path), "--reference", str(ref), *on]) == 1
+    assert "byte 4 of sum, which has 3" in capsys.readouterr().out
+    path.write_text(SOLVE)
+    limit = [*on, "--at-most", "sectors of A=9"]
+    assert main(["check", str(path), "--reference", str(ref), *limit]) == 2
+    assert "no kernel accesses A by this name, but from, part, sum, to" in capsys.readouterr().err

@@ -64,6 +64,12 @@ def test_the_likely_cause(got, text):
     assert text in cause(got)
 
 
+def test_one_boundary_is_no_period():
+    value, got = np.zeros(512), np.zeros(512)
+    got[255] = 0.3
+    assert likely_cause(got, value, got != value) is None
+
+
 def test_a_nan_that_was_computed_is_not_called_unwritten():
     with np.errstate(invalid="ignore"):
         computed = changed((2, slice(None)), lambda x: (x * 0) / (x * 0))
