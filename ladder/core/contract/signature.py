@@ -33,6 +33,8 @@ class Parameter(NamedTuple):
         return not self.kind or self.name in _WHOLE
 
     def __str__(self) -> str:
+        if self.kind.endswith("Tensor"):  # of host code
+            return f"torch::Tensor {self.name}"
         if self.unnamed:
             return f"{self.kind} {self.name}{'*' * self.pointer}".strip()
         return f"{self.kind}{'*' * self.pointer} {self.name}"
@@ -202,10 +204,12 @@ def _mismatches_of(
             )
             continue
         if name not in wanted:
+            adopts = ", or let 'python -m ladder adopt' write a kernel that calls it"
             yield (
-                f"{kernel} takes '{each}', and {op.name} has no {name}; say in the header which of "
-                f"its arguments that is, '// Args: {name} = ...', or let 'python -m ladder adopt' "
-                f"write a kernel that calls it; {op.name} has ({format_expected(op, rung)})"
+                f"{kernel} takes '{each}', and {op.name} has no {name}; say in "
+                f"{'a comment' if rung.host else 'the header'} which of its arguments that is, "
+                f"'// Args: {name} = ...'{'' if rung.host else adopts}; "
+                f"{op.name} has ({format_expected(op, rung)})"
             )
             continue
         remedy = f"declare it as '{_declared(op, wanted[name], each.name)}'"
