@@ -224,9 +224,9 @@ def test_what_is_set_otherwise_than_in_the_run_before_is_said(tmp_path):
     first, _ = run(tmp_path, steps=1, checkpoint_every=1)
     later = {"model": str(first.directory), "output": str(tmp_path / "later"), "steps": 1}
     assert "other than in" not in run(tmp_path, **later)[1]
-    assert "--lr 0.5, there 0.01 " in run(tmp_path, **later, lr=0.5)[1]
+    assert "--lr 0.5, there 0.01" in run(tmp_path, **later, lr=0.5)[1]
     _, screen = run(tmp_path, steps=2, resume=True, lr=0.5)
-    assert "--steps 2, there 1; --lr 0.5, there 0.01 " in screen
+    assert "--steps 2, there 1; --lr 0.5, there 0.01" in screen
 
 
 def test_a_rung_that_training_never_calls_is_said_to_be_none_of_it(tmp_path):

@@ -114,7 +114,7 @@ def note_on_changes(config: TrainConfig, before: Mapping[str, Any], run: str) ->
         for name in names[names.index("batch") : names.index("val_every")]
         if (now := getattr(config, name)) != before.get(name, now)
     )
-    return [f"other than in {run}: {changed} (--config {run} repeats it)"] if changed else []
+    return [f"other than in {run}: {changed}"] if changed else []
 
 
 def check_ranks(state: Mapping[str, Any], ranks: int) -> None:
