@@ -14,6 +14,7 @@ from ladder.__main__ import main
 from ladder.core.common.errors import LadderError
 from ladder.core.verify import sandbox
 from ladder.core.verify.reference_file import load
+from ladder.core.verify.tolerance import expect
 
 ROOT = Path(__file__).parents[4]
 RMSNORM, KERNEL, HOST = re.findall(
@@ -205,3 +206,24 @@ def test_the_actions_last_step_fails_with_an_annotation_where_a_kernel_is_wrong(
     )
     assert done.returncode == 2
     assert f"\n::error file=my kernel.cu,line={line},title=kernel-fault::" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("reference", "kernel", "passes"),
+    [
+        ("np.exp(x / 999) - 1", lambda x: np.exp(x / 999) - 1, True),
+        ("np.expm1(x / 999)", lambda x: np.exp(x / 999) - 1, False),
+        ("x * (1 + np.tanh(x))", lambda x: x * (1 + np.tanh(x)), True),
+    ],
+)
+@pytest.mark.parametrize("columns", [1, 64])
+def test_a_kernel_may_be_as_far_off_as_the_reference_is_in_float32(
+    written, reference, kernel, passes, columns
+):
+    """Where the reference itself subtracts what is nearly equal, a kernel may, too."""
+    text = f'import numpy as np\ndef f(x: "N C") -> {{"y": "N C"}}:\n    return {reference}\n'
+    op, float32 = load(written("ref.py", text)).op, np.dtype(np.float32)
+    x = np.random.default_rng(0).standard_normal((512, columns), float32)
+    (expected,) = expect(op, {"N": 512, "C": columns}, float32, {"x": x})
+    problem, _ = expected.verify(kernel(x))
+    assert (problem is None) == passes, problem
