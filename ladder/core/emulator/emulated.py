@@ -191,7 +191,8 @@ class Emulated(Device):
         except CompileError as error:
             explained = _explain(str(error), path, rung.source)
             if rung.host and _NOT_THERE.search(explained):
-                explained = f"{explained.splitlines()[0]}; host code does not have it here"
+                said, *_ = explained.splitlines()[0].split("; did you mean")  # of what is here
+                explained = f"{said}; host code does not have it here"
             raise CompileError(explained) from None
 
     def tensor_map(self, array: np.ndarray, box: tuple[int, int], tf32: bool = False) -> np.void:
