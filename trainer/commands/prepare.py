@@ -33,7 +33,8 @@ def main(argv: Sequence[str]) -> int:
         "the validation shard, tokenized already",
     }
     for flag, text in numbers.items():
-        parser.add_argument(flag, type=int, metavar="N", help=text)
+        before = ["--processes"] * (flag == "--threads")  # its name in version 0.1
+        parser.add_argument(flag, *before, type=int, metavar="N", help=text)
     chosen = parser.parse_args(argv)
     for flag in ("max_tokens", "shard_tokens", "threads"):
         shards = chosen.name in hub_texts.HUB_TEXTS or hub_texts.is_parquet(Path(chosen.name))
