@@ -48,7 +48,8 @@ ANY_KERNEL = re.compile(r"\b__global__\b")
 LAUNCH = re.compile(r"\b([\w:]+)(\s*<[^;{}]*?>)?\s*<<<((?:(?!<<<)[^;])*?)>>>")
 # Headers of which include/host_code.h has what there is.
 OF_HOST = re.compile(
-    r"#\s*include\s*<((torch|ATen|c10)/.*|cuda\.h|c?stdlib(\.h)?|string|utility|vector|algorithm|iostream)>"
+    r"#\s*include\s*<((torch|ATen|c10)/.*|cuda\.h|c?stdlib(\.h)?|string|utility|vector|"
+    r"algorithm|iostream)>"
 )
 ATTRIBUTE = re.compile(r"\b(__launch_bounds__|__cluster_dims__)\s*$")
 

@@ -170,10 +170,12 @@ class BufferSets:
         """The outputs of the first set's call on its inputs, with outputs NaN before."""
         written = {arg: self.sets[0][arg.name] for arg in self.op.args if arg.role != "in"}
         for arg, array in written.items():
+            if arg.role == "inout":
+                self.device.upload(array, self.inputs[arg.name])
+                continue
             dtype = resolve_dtype(arg.dtype, self.real)
             unwritten = np.nan if dtype.kind not in "iu" else 0
-            nothing = np.full(arg.resolve_shape(self.dims), unwritten, dtype)
-            self.device.upload(array, self.inputs.get(arg.name, nothing))
+            self.device.upload(array, np.full(arg.resolve_shape(self.dims), unwritten, dtype))
         call()
         self.device.synchronize()
         return {arg.name: self.device.download(array) for arg, array in written.items()}

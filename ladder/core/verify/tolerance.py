@@ -218,8 +218,8 @@ def expect(
     outputs = run_reference(op, dims, values, constants, reread=reread)
     rng, as_first = np.random.default_rng(1), np.random.default_rng(1)
     sensitivity: dict[str, np.ndarray | float] = {arg.name: 0.0 for arg in op.args}
+    precision = np.float32 if op.own else np.float64
     for random, alternate in [*[(rng, False)] * CHANGES, (as_first, True)]:
-        precision = np.float32 if op.own else np.float64
         changed = run_reference(op, dims, values, constants, random, alternate, reread, precision)
         for name, array in outputs.items():
             if array is not None and array.dtype.kind == "f":
