@@ -249,10 +249,13 @@ class _Passes:
                 kept["scaled"].copy_(kept["lnf"])
             self._run(place, "head", kept, gradients)
         else:  # What a row counts comes in behind the logits: they are much larger.
-            counts = (valid * dloss)[..., None]
-            kept["scaled" if self._fused else "lnf"].mul_(counts)
+            counts = valid * dloss
+            if self._fused:
+                kept["factors"].mul_(counts)
+            kept["scaled" if self._fused else "lnf"].mul_(counts[..., None])
             self._run(place, "head", kept, gradients)
-            kept["dln"].mul_(counts)
+            if not self._fused:
+                kept["dln"].mul_(counts[..., None])
         self._run(place, "layers", kept, gradients)
         self.free[place].append(kept)
         return self._each(gradients, "d")

@@ -371,6 +371,8 @@ def check_case(
                         return outcome(wrong.status, _explain(str(wrong), None, name))
                     seen, touched = _watch(variant, rung, run)
                     detail = _explain(_stored(op, str(wrong), touched), seen, name)
+                    if variant.is_gpu and wrong.status == "fault":
+                        return outcome(wrong.status, detail)  # it runs nothing more here
                     if calls and _passes(run, variant, []):
                         detail += f"{INDENT}cause: {STALE.format(calls + 1)}"
                     if isinstance(variant, Emulated) and variant.zeros:
