@@ -141,9 +141,9 @@ def _evaluate_groups(
 
         for T, examples in groups.items():
             engine = engine_of(T)
-            found = evaluate(engine, examples, show=show)
-            assert found is not None  # nothing stops it
-            score = Score(*map(sum, zip(score, found, strict=True)))
+            of_these = evaluate(engine, examples, show=show)
+            assert of_these is not None  # nothing stops it
+            score = Score(*map(sum, zip(score, of_these, strict=True)))
             engine.close()
             del engine  # its memory is free when the next one is made
     return score
