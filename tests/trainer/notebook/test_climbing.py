@@ -184,14 +184,14 @@ def test_a_search_that_is_slow_or_wrong_is_refused(answer, says, capsys):
 
 
 def python_solution(name):
-    (found,) = (
+    (solution,) = (
         match.group(1)
         for cell in CELLS
         for match in re.finditer(r"```python\n(.*?)```", cell.source, re.DOTALL)
         if f"def {name}(" in match.group(1)
     )
     names = {}
-    exec(found, names)
+    exec(solution, names)
     return names[name]
 
 

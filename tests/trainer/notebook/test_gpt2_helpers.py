@@ -95,8 +95,8 @@ def test_a_kernel_given_as_text_is_run_unchecked(start):
 
 def cell_of(exercise):
     notebook = nbformat.read(ROOT / "notebooks/10_gpt2.ipynb", as_version=4)
-    (found,) = (cell.source for cell in notebook.cells if exercise in cell.source)
-    return found
+    (source,) = (cell.source for cell in notebook.cells if exercise in cell.source)
+    return source
 
 
 def test_the_orders_that_the_fold_calls_right_are_right(capsys):
