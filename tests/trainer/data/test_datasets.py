@@ -205,7 +205,6 @@ def test_without_fallback_a_failed_download_is_an_error(tmp_path, offline, capsy
         prepare("tinyshakespeare", tmp_path / "data", fallback=False)
     assert run(prepare_command.main, ["tinyshakespeare", "--data-dir", str(tmp_path / "data")]) == 2
     told = capsys.readouterr().err
-    assert told.startswith("error: cannot download tinyshakespeare/input.txt")
     assert told.count("\n") == 1
     assert str(tmp_path / "data" / "tinyshakespeare" / "input.txt") in told
 

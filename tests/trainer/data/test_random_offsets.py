@@ -90,5 +90,5 @@ def test_bad_sizes_and_tokens_are_named(pattern):
         loader(pattern, T=4)
     with pytest.raises(LadderError, match="B=0 "):
         loader(pattern, B=0)
-    with pytest.raises(LadderError, match=r"x_2\.bin: token 29 is 229"):
+    with pytest.raises(LadderError, match=r"x_2\.bin: token 29 .* 229,.* 200;"):
         loader(pattern, B=1000, T=1, vocab=200).next_batch()

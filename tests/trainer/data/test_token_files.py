@@ -310,7 +310,7 @@ def test_a_token_beyond_the_vocabulary_is_named_with_its_place(tmp_path):
     write_tokens(tmp_path / "x.bin", np.array([0] * 9 + [50257] + [0] * 10))
     batches = loader(tmp_path / "x.bin", vocab=50257)
     batches.next_batch()
-    with pytest.raises(LadderError, match=r"x\.bin: token 9 is 50257"):
+    with pytest.raises(LadderError, match=r"x\.bin: token 9 .* 50257,"):
         batches.next_batch()
 
 
