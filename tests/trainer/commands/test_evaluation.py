@@ -246,7 +246,7 @@ def test_the_loss_of_a_model_is_that_of_its_runs_validation(tmp_path, capsys):
     assert loss("--on", str(text), "-t", "8")[0] == 23
     assert loss("--on", "train", "--limit", "3")[1] != loss("--limit", "3")[1]
     model = str(outcome.directory / "model")
-    with pytest.raises(LadderError, match=r"^-e .*--on FILE"):
+    with pytest.raises(LadderError, match=f"^-e {model}: .*--on FILE"):
         loss("-e", model)
     with pytest.raises(LadderError, match=r"^--on .*-t .*loss.*hellaswag"):
         evaluation.parse(["hellaswag", "-t", "64"])
