@@ -93,11 +93,11 @@ def test_a_download_for_a_read_only_data_directory_is_kept_in_the_cache(tmp_path
 
 
 @pytest.mark.parametrize(
-    "path, name",
-    [("/other", SHA256), ("/gone", "404"), ("/cut", "input.txt")],
+    "path, names",
+    [("/other", SHA256), ("/gone", r"/gone .* 404\)"), ("/cut", r"/cut: \w+Error\)")],
 )
-def test_a_failed_download_says_why_and_leaves_nothing(tmp_path, server, path, name):
-    with pytest.raises(DownloadError, match=name) as caught:
+def test_a_failed_download_says_why_and_leaves_nothing(tmp_path, server, path, names):
+    with pytest.raises(DownloadError, match=names) as caught:
         fetch(source(server.url + path), tmp_path / "data")
     assert "\n" not in str(caught.value)
     assert files_under(tmp_path) == []
