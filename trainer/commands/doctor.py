@@ -41,8 +41,9 @@ def main(argv: Sequence[str] = ()) -> int:
     console = Console(highlight=False, markup=False)
     console.print(table)
     console.print()
-    for line in verdict(findings):
-        console.print(line)
+    for device, what, lacks in verdict(findings):
+        state = f"does not run: see {', '.join(lacks)}" if lacks else f"runs: {what}"
+        console.print(f"--device {device:9} {state}")
     return 0
 
 
@@ -58,19 +59,17 @@ def examine() -> list[Finding]:
     ]
 
 
-def verdict(findings: Sequence[Finding]) -> list[str]:
-    """What runs on this machine, a line for each device."""
+def verdict(findings: Sequence[Finding]) -> list[tuple[str, str, list[str]]]:
+    """Each device, what runs on it, and what it lacks on this machine; nothing where it runs."""
     missing = {finding.what for finding in findings if finding.remedy}
-    lines = ["--device cpu       runs: the NumPy reference, rung 0 of every ladder"]
-    for device, needs, what in (
-        ("emulated", ("C++ compiler",), "the kernels, on the CPU, small models"),
-        ("isa:ARCH", ("AMD compiler",), "AMD's machine code, on the CPU, single rungs"),
-        *((name, kind.needed, "the kernels") for name, kind in GPUS.items()),
-    ):
-        lacks = sorted({"kernel cache", *needs} & missing)
-        state = f"does not run: see {', '.join(lacks)}" if lacks else f"runs: {what}"
-        lines.append(f"--device {device:9} {state}")
-    return lines
+    needs = (
+        ("emulated", "the kernels, on the CPU, small models", ("C++ compiler",)),
+        ("isa:ARCH", "AMD's machine code, on the CPU, single rungs", ("AMD compiler",)),
+        *((name, "the kernels", kind.needed) for name, kind in GPUS.items()),
+    )
+    return [("cpu", "the NumPy reference, rung 0 of every ladder", [])] + [
+        (device, what, sorted({"kernel cache", *of_it} & missing)) for device, what, of_it in needs
+    ]
 
 
 def python() -> Finding:
@@ -86,14 +85,14 @@ def numpy() -> Finding:
     except (KeyError, TypeError):
         library = "an unknown BLAS"
     rate = measured_roof(Cpu(), np.dtype(np.float32)) / 1e9
-    found = f"{np.__version__} with {library}, float32 products at {rate:.0f} GFLOP/s"
+    versions = f"{np.__version__} with {library}, float32 products at {rate:.0f} GFLOP/s"
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         if name in os.environ:
-            found += f", {name}={os.environ[name]}"
+            versions += f", {name}={os.environ[name]}"
     remedy = f"that is slow; to get NumPy's own wheel: {pip('install --force-reinstall numpy')}"
     if (load := os.getloadavg()[0]) > cores():
         remedy = f"that is slow, but {load:.0f} programs share {cores()} cores; look again later"
-    return Finding("NumPy", found, remedy if rate < 10 else None)
+    return Finding("NumPy", versions, remedy if rate < 10 else None)
 
 
 def processor_name() -> str:
@@ -123,8 +122,8 @@ def disk(directory: Path) -> Finding:
         return Finding("disk", f"{directory} is not writable", "choose another folder by -o")
     free = shutil.disk_usage(directory).free
     remedy = "two checkpoints of GPT-2 124M take 3 GB: free some space, or leave out -n"
-    little, found = free < 2 * CHECKPOINT_124M, f"{free / GIB:.1f} GiB free in {directory}"
-    return Finding("disk", found, remedy if little else None)
+    little, room = free < 2 * CHECKPOINT_124M, f"{free / GIB:.1f} GiB free in {directory}"
+    return Finding("disk", room, remedy if little else None)
 
 
 def data(directory: Path) -> list[Finding]:
@@ -136,9 +135,9 @@ def data(directory: Path) -> list[Finding]:
         ("GPT-2 weights", None, "random weights"),
     ):
         path = "gpt2/model.safetensors" if source is None else source.path
-        found = [place for place in places(directory, path) if place.is_file()]
-        if found:
-            findings.append(Finding(what, str(found[0])))
+        files = [place for place in places(directory, path) if place.is_file()]
+        if files:
+            findings.append(Finding(what, str(files[0])))
         else:
             remedy = f"a run downloads it; without a network it uses {instead}"
             findings.append(Finding(what, f"not in {directory}", remedy))

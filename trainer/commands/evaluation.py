@@ -42,13 +42,14 @@ def main(argv: Sequence[str]) -> int:
     data_dir = data_directory(flags.data_dir)
     machine = open_machine(flags)
     model, tokenizer = open_weights(flags)
-    weights.refuse_random(flags.value("model"), model)
+    source = flags.value("model")
+    weights.refuse_random(source, model)
     B = flags.batch or (64 if machine.choice.gpu else 4)
     if name == LOSS:
-        run, context = weights.settings_of(Path(flags.value("model"))), model.shape.context
+        run, context = weights.settings_of(Path(source)), model.shape.context
         pattern = run.get(f"{on}_data") if on in SPLITS else token_files(on, data_dir, tokenizer)
         if pattern is None or (on in SPLITS and not glob.glob(pattern)):
-            raise LadderError("-e names no run whose text is here; name a text by --on FILE")
+            raise LadderError(f"-e {source}: no run whose text is here; name a text by --on FILE")
         T = flags.sequence or run.get("sequence") or min(1024, context)
         T = resolve_sequence(dataclasses.replace(flags, sequence=T), machine.choice, context)
         text = on if is_text(on) else ""
@@ -141,9 +142,9 @@ def _evaluate_groups(
 
         for T, examples in groups.items():
             engine = engine_of(T)
-            found = evaluate(engine, examples, show=show)
-            assert found is not None  # nothing stops it
-            score = Score(*map(sum, zip(score, found, strict=True)))
+            of_these = evaluate(engine, examples, show=show)
+            assert of_these is not None  # nothing stops it
+            score = Score(*map(sum, zip(score, of_these, strict=True)))
             engine.close()
             del engine  # its memory is free when the next one is made
     return score

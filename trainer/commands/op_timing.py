@@ -167,21 +167,21 @@ def add_joules(engine: Engine, rows: Sequence[dict[str, Any]]) -> None:
         its_calls = of_key[row["op"]]
         calls = [engine.bound[call] if call else engine.zero_gradients for call in its_calls]
         replay, count = batch(engine.device, calls)
-        found = energy.measure(engine.device, replay, before)
-        if found is not None:
+        used = energy.measure(engine.device, replay, before)
+        if used is not None:
             share = len(calls) / count
-            row |= asdict(found)
-            row |= {"seconds": found.seconds * share, "joules": found.joules * share}
+            row |= asdict(used)
+            row |= {"seconds": used.seconds * share, "joules": used.joules * share}
 
 
 def energy_of_step(engine: Engine, tokens: int) -> dict[str, Any]:
     """The entry of a result on the energy of a step that is repeated without a pause; no entry
     where nothing counts energy, or where ranks would have to repeat it together."""
     shared = engine.program.vector is not None
-    found = None if shared else energy.measure(engine.device, lambda: one_step(engine))
-    if found is None:
+    used = None if shared else energy.measure(engine.device, lambda: one_step(engine))
+    if used is None:
         return {}
-    return {"energy": {**asdict(found), "microjoules_per_token": 1e6 * found.joules / tokens}}
+    return {"energy": {**asdict(used), "microjoules_per_token": 1e6 * used.joules / tokens}}
 
 
 def energy_in_words(device: str, result: Mapping[str, Any]) -> str:
@@ -237,8 +237,8 @@ def trace_of(engine: Engine, parts: Iterable[Part]) -> dict[str, Any]:
 
 
 def _layer(call: Call | None) -> str:
-    found = _LAYER.match(call.where) if call else None
-    return found.group() if found else ""
+    layer = _LAYER.match(call.where) if call else None
+    return layer.group() if layer else ""
 
 
 def _slice(

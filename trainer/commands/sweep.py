@@ -293,8 +293,8 @@ def over_seeds(trials: Sequence[Trial], histories: Mapping[str, History]) -> lis
             mean, deviation = statistics.fmean(seeds), statistics.stdev(seeds)
             pooled = math.hypot(deviation, statistics.stdev(first)) / math.sqrt(2)
             off = f"{(mean - statistics.fmean(first)) / pooled:+.2f}" if pooled else "-"
-            found = str(len(seeds)), f"{mean:.4f}", f"{deviation:.4f}", off
-            rows.append((f"{step:,}", *choice, *found))
+            numbers = str(len(seeds)), f"{mean:.4f}", f"{deviation:.4f}", off
+            rows.append((f"{step:,}", *choice, *numbers))
     return rows
 
 

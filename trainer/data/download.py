@@ -98,12 +98,12 @@ def fetch(source: Source, data_dir: str | Path, *copies: Path) -> Path:
     for path in (*copies, *places(data_dir, source.path)):
         if path.is_file():
             try:
-                found = pooch.file_hash(str(path))
+                sha256 = pooch.file_hash(str(path))
             except OSError as error:
                 raise LadderError(f"cannot read {path}: {error.strerror}") from None
-            if found == source.sha256:
+            if sha256 == source.sha256:
                 return path
-            damaged = f"{path} is damaged: its sha256 is {found}, and should be {source.sha256}"
+            damaged = f"{path} is damaged: its sha256 is {sha256}, and should be {source.sha256}"
     if damaged:
         print(f"{damaged}; downloading it again", file=sys.stderr)
     target = writable_place(data_dir, source.path)

@@ -91,9 +91,9 @@ def _token_files(flags: Flags) -> tuple[str, str]:
         flag = "-i" if flags.train_data else "-j"
         raise LadderError(f"{flag} {text} is a text; name the text to train on by --dataset")
     splits, names = {"train": flags.train_data, "val": flags.val_data}, {"train": "-i", "val": "-j"}
-    found = {split: spelled_out(name, split) for split, name in splits.items() if name is not None}
-    if len(found) == 1:
-        ((split, pattern),) = found.items()
+    files = {split: spelled_out(name, split) for split, name in splits.items() if name is not None}
+    if len(files) == 1:
+        ((split, pattern),) = files.items()
         other = "val" if split == "train" else "train"
         find_shards(pattern)  # where there are none, that is the error
         if (pair := pair_of(pattern, split, other)) is None:
@@ -101,8 +101,8 @@ def _token_files(flags: Flags) -> tuple[str, str]:
                 f"{names[split]} {pattern}: there are no {other} files of the same name; "
                 f"{names[other]} must name the matching ones as well"
             )
-        found[other] = pair
-    return found["train"], found["val"]
+        files[other] = pair
+    return files["train"], files["val"]
 
 
 def open_examples(flags: Flags, data: Data, data_dir: Path) -> tuple[Sequence[Example], list[str]]:

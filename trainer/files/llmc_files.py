@@ -170,7 +170,7 @@ def load_state(path: str | Path, config: ModelConfig) -> State:
         read = functools.partial(_read, file, path)
         inputs, targets = (read((B, T), "<i4", what) for what in ("inputs", "targets"))
         if min(inputs.min(), targets.min()) < 0 or max(inputs.max(), targets.max()) >= config.vocab:
-            raise LadderError(f"{path}: it has tokens beyond the model's {config.vocab}")
+            raise LadderError(f"{path} has tokens beyond {config.vocab}; name its model by -e")
         logits = read((B, T, config.vocab), "<f4", "logits")
         loss = float(read((1,), "<f4", "loss")[0])
         gradients = {name: read(shape, "<f4", f"d{name}") for name, shape in shapes.items()}

@@ -141,18 +141,18 @@ def run_directory(flags: Flags) -> Path:
 def find_checkpoint(flags: Flags, directory: Path, group: Group = ALONE) -> Resumed | None:
     """The checkpoint in the run's folder that it goes on from; None to start anew, as -y 1 does,
     too, where neither it nor a model is there yet. Rank 0 looks, and every rank reads it."""
-    found = checkpoint.latest(directory) if group.leads else None
-    if found is not None and not flags.resume:
+    newest = checkpoint.latest(directory) if group.leads else None
+    if newest is not None and not flags.resume:
         raise LadderError(
-            f"{directory} holds the checkpoints of an earlier run, the last of step {found}; "
+            f"{directory} holds the checkpoints of an earlier run, the last of step {newest}; "
             "continue it with -y 1, choose another folder with -o, or delete it"
         )
-    if group.leads and found is None and flags.resume and kept_model.find(directory):
+    if group.leads and newest is None and flags.resume and kept_model.find(directory):
         raise LadderError(
             f"-y 1: {directory} holds a model and no checkpoint (-n writes them); train from "
             f"it by -e {directory} and another -o, or start anew without -y: both keep the model"
         )
-    step: int | None = group.share("the checkpoint", found)
+    step: int | None = group.share("the checkpoint", newest)
     if step is None:
         return None
     tensors, state = checkpoint.load(directory, step)

@@ -296,9 +296,9 @@ class _Differentiated(torch.autograd.Function):  # type: ignore[misc]
     def forward(
         ctx: Any, passes: _Passes, tokens: Tensor, targets: Any, dropout: bool, *parameters: Tensor
     ) -> Any:
-        found = passes.forward(tokens, targets, dropout, with_logits=targets is None)
+        results = passes.forward(tokens, targets, dropout, with_logits=targets is None)
         ctx.passes, ctx.versions = passes, [p._version for p in parameters]
-        ctx.kept, ctx.valid, loss, logits = found
+        ctx.kept, ctx.valid, loss, logits = results
         return loss, logits
 
     @staticmethod

@@ -62,14 +62,14 @@ def losses_of(example):
     """(4, 2): sum and mean of each completion's losses, by the reference, one row at a time."""
     w = {name: array.astype(np.float64) for name, array in weights().items()}
     w["wte"] = w["wte"][: SHAPE.vocab]
-    found = []
+    rows = []
     for completion in example.completions:
         ids = np.array([[*example.context, *completion]])
         *_, probs = gpt2.forward(w, ids[:, :-1], ids[:, 1:], SHAPE.heads)[2]
         n = len(completion)
         losses = -np.log(probs[np.arange(len(probs)), ids[0, 1:]])[-n:]
-        found.append((losses.sum(), losses.sum() / n))
-    return np.array(found)
+        rows.append((losses.sum(), losses.sum() / n))
+    return np.array(rows)
 
 
 def answers(examples):
@@ -115,9 +115,8 @@ def test_an_example_that_is_too_long_begins_later():
     _, by_mean = answers(cut).T
     run = engine(4, T=8)
     assert evaluate(run, labelled(long, by_mean)) == Score(6, 6, 6)
-    assert scoring.note_on_length(long, 8) == [
-        "6 of 6 examples are longer than 8 tokens: they begin later"
-    ]
+    (note,) = scoring.note_on_length(long, 8)
+    assert re.search("6 of 6 .* 8 ", note)
     assert scoring.note_on_length(cut, 8) == []
     assert len(scoring.note_on_length(cut, 7)) == 1
 
@@ -148,7 +147,7 @@ def test_it_stops_when_it_is_told_to():
 def test_losses_that_are_not_finite_are_no_answer():
     run = engine(4)
     run.write("lnfw", np.full(SHAPE.channels, np.inf, np.float32))
-    with np.errstate(all="ignore"), pytest.raises(NoAnswer, match="not finite"):
+    with np.errstate(all="ignore"), pytest.raises(NoAnswer):
         evaluate(run, make_examples(2))
 
 
@@ -192,7 +191,7 @@ def test_h_1_logs_llmcs_line_at_each_validation_after_the_first(tmp_path, hellas
     entries = logs.read(outcome.directory / "log.jsonl")
     last = [entry["eval"] for entry in entries if "eval" in entry][-1]
     assert f"s:3 eval:{last:.4f}" == evals[-1]
-    assert f"HellaSwag {round(10 * last)}/10 = {last:.4f} (step 3)" in screen
+    assert f"{round(10 * last)}/10 = {last:.4f}" in screen
     # The command finds the same with the weights of the last step.
     words = [str(path), "-e", str(outcome.directory), "--device", "cpu"]
     from_command = evaluate_by_command([*words, "--data-dir", str(tmp_path / "data")])
@@ -203,8 +202,8 @@ def evaluate_by_command(words):
     told = io.StringIO()
     with contextlib.redirect_stdout(told):
         assert evaluation.main(words) == 0
-    found = re.findall(r"^(accuracy|normalized) +([0-9.]+) ± [0-9.]+ ", told.getvalue(), re.M)
-    return {name: float(share) for name, share in found}
+    shares = re.findall(r"^(accuracy|normalized) +([0-9.]+) ± [0-9.]+ ", told.getvalue(), re.M)
+    return {name: float(share) for name, share in shares}
 
 
 def test_ranks_log_what_one_process_logs(tmp_path, hellaswag):
@@ -225,8 +224,7 @@ def test_without_the_benchmark_a_run_says_so_and_goes_on(tmp_path, hellaswag, mo
     monkeypatch.setattr(download, "_download", offline)
     (tmp_path / "data" / "hellaswag" / "bytes_val.bin").unlink()
     outcome, screen = run(tmp_path, steps=1, hellaswag=True)
-    assert "cannot download hellaswag/hellaswag_val.jsonl" in screen
-    assert "HellaSwag is not evaluated" in screen
+    assert "hellaswag/hellaswag_val.jsonl" in screen
     assert outcome.status == 0 and lines(outcome.directory, "eval:") == []
 
 
@@ -248,11 +246,9 @@ def test_the_loss_of_a_model_is_that_of_its_runs_validation(tmp_path, capsys):
     assert loss("--on", str(text), "-t", "8")[0] == 23
     assert loss("--on", "train", "--limit", "3")[1] != loss("--limit", "3")[1]
     model = str(outcome.directory / "model")
-    with pytest.raises(
-        LadderError, match="-e names no run whose text is here; name a text by --on"
-    ):
+    with pytest.raises(LadderError, match=f"^-e {model}: .*--on FILE"):
         loss("-e", model)
-    with pytest.raises(LadderError, match="--on and -t are for eval loss"):
+    with pytest.raises(LadderError, match=r"^--on .*-t .*loss.*hellaswag"):
         evaluation.parse(["hellaswag", "-t", "64"])
 
 
@@ -262,17 +258,17 @@ def test_the_loss_says_how_far_it_is_and_which_rows_validated(tmp_path, capsys, 
     words = ["loss", "-e", str(outcome.directory), "--device", "cpu", "-b", "100"]
     assert evaluation.main(words) == 0
     told = capsys.readouterr().out
-    assert "the first 4 rows: --limit 4\n" in told and "\n200 of 280 rows\n" in told
+    assert "--limit 4\n" in told and "\n200 of 280 " in told
     assert evaluation.main([*words, "--limit", "4"]) == 0
-    found = float(re.search(r"loss: (\S+)", told := capsys.readouterr().out)[1])
-    assert found == pytest.approx(outcome.val_losses[-1][1], abs=1e-6) and "note" not in told
+    loss = float(re.search(r"loss: (\S+)", told := capsys.readouterr().out)[1])
+    assert loss == pytest.approx(outcome.val_losses[-1][1], abs=1e-6) and "--limit" not in told
 
 
 def test_the_limit_takes_the_first_examples(tmp_path, hellaswag, capsys):
     words = ["hellaswag", "-e", save_model(tmp_path / "m"), "--device", "cpu", "--limit", "3"]
     assert evaluation.main([*words, "--data-dir", str(tmp_path / "data")]) == 0
     told = capsys.readouterr().out
-    assert told.startswith("hellaswag: 3 of 10 examples, B=4 T=16, fp32\n")
+    assert re.match("hellaswag: 3 of 10 .*B=4 T=16, fp32\n", told)
     assert re.search(r"^accuracy    [01]\.\d{4} ± 0\.\d{4} \(\d of 3\)$", told, re.M)
     assert evaluation.parse(["hellaswag", "--limit", "1"])[1] == 1
 
@@ -286,7 +282,7 @@ def test_the_command_answers_by_length_as_in_batches_of_one_length(tmp_path, hel
     expected = evaluate(one_length, examples)
     assert evaluation.main([str(path), "-e", model, "--device", "cpu"]) == 0
     told = capsys.readouterr().out
-    assert "40 of 40 examples, B=4 T=16 to 32, fp32" in told
+    assert re.search("40 of 40 .*B=4 T=16 to 32, fp32", told)
     assert f"accuracy    {evaluation.describe(expected.right, 40)}" in told
     assert f"normalized  {evaluation.describe(expected.right_normalized, 40)}" in told
 
@@ -321,34 +317,34 @@ def test_the_memory_of_two_lengths_counts_at_every_batch_size(tmp_path, hellaswa
     needed = memory.by_kind(long, real) + memory.by_kind(short, real, lender=long)
     monkeypatch.setattr(memory, "available_on_host", needed.total)
     words = [str(path), "-e", save_model(tmp_path / "m"), "--device", "cpu", "-b"]
-    with pytest.raises(LadderError, match=r"-b 12 .*-b 8 is the largest that fits"):
+    with pytest.raises(LadderError, match=r"-b 12 .*-b 8 "):
         evaluation.main([*words, "12"])
     assert evaluation.main([*words, "4"]) == 0
 
 
 @pytest.mark.parametrize(
-    ("words", "says"),
+    ("words", "names"),
     [
-        (["hellaswag", "--limit", "0"], "--limit must be at least 1"),
-        (["nothing.bin"], "nothing.bin: no such file, and none of loss, hellaswag"),
-        (["hellaswag", "-e", "d6"], "-e d6: it has random weights; train first"),
-        (["loss", "--on", "nothing"], "--on nothing: no such file; name a text, token files or"),
+        (["hellaswag", "--limit", "0"], "--limit .*0"),
+        (["nothing.bin"], "nothing.bin: .*loss, hellaswag"),
+        (["hellaswag", "-e", "d6"], "-e d6: .* by -e$"),
+        (["loss", "--on", "nothing"], r"--on nothing: .*train \| val"),
     ],
 )
 def test_the_command_refuses_what_makes_no_sense_in_one_line(
-    tmp_path, hellaswag, capsys, words, says
+    tmp_path, hellaswag, capsys, words, names
 ):
     common = ["-e", save_model(tmp_path / "m"), "--device", "cpu", "--tokenizer", "bytes"]
     where = ["--data-dir", str(tmp_path / "data")]
     name, *rest = words
     assert run_command(evaluation.main, [name, *common, *where, *rest]) == 2
     error = capsys.readouterr().err
-    assert says in error and error.count("\n") == 1
+    assert re.search(names, error) and error.count("\n") == 1
 
 
 def test_the_examples_of_a_run_are_those_of_its_tokenizer(tmp_path):
-    with pytest.raises(LadderError, match="that a model of the tokenizer chars cannot read"):
+    with pytest.raises(LadderError, match=r"^hellaswag .*tokenizer chars"):
         prepare_benchmark("hellaswag", "chars:a-text", tmp_path, vocab=65)
     write_examples(tmp_path / "x.bin", make_examples(1))
-    with pytest.raises(LadderError, match="prepare it with the model's tokenizer"):
+    with pytest.raises(LadderError, match=r"x\.bin: example 0 .* 65;"):
         read_examples(tmp_path / "x.bin", vocab=65)

@@ -15,10 +15,9 @@ FLAGS += ["--rungs", "reference", "--dtypes"]
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
-def test_the_same_steps_are_within_tolerance(dtype, monkeypatch, capsys):
+def test_the_same_steps_are_within_tolerance(dtype, monkeypatch):
     add_size(monkeypatch, "d2", layers=2, channels=32, heads=2)
     assert gpu_vs_torch.main([*FLAGS, dtype]) == 0
-    assert "OUT OF TOLERANCE" not in capsys.readouterr().out
 
 
 def test_other_steps_are_not(monkeypatch, capsys):
@@ -29,4 +28,4 @@ def test_other_steps_are_not(monkeypatch, capsys):
     assert gpu_vs_torch.main([*FLAGS, "fp32"]) == 1
     lines = capsys.readouterr().out.splitlines()
     steps = [line for line in lines if line[:4].strip().isdigit()]
-    assert ["OUT OF TOLERANCE" in line for line in steps] == [False, True, True]
+    assert [line.endswith(("loss", "gradient")) for line in steps] == [False, True, True]

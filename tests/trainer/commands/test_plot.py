@@ -1,5 +1,7 @@
 """`python -m trainer plot`: which runs it finds, what it prints, where the picture goes."""
 
+import re
+
 import pytest
 
 from ladder.core.common.errors import LadderError
@@ -21,12 +23,12 @@ def make_run(folder, losses, ms=5.0):
 
 
 def test_a_plot_needs_losses(tmp_path):
-    with pytest.raises(LadderError, match=r"holds no log\.jsonl or main\.log; name the folder"):
+    with pytest.raises(LadderError, match=r" log\.jsonl .*main\.log"):
         course.plot(tmp_path)
-    with pytest.raises(LadderError, match="name the folder of a run"):
+    with pytest.raises(LadderError, match="/missing"):
         main([str(tmp_path / "missing")])
     log = RunLog(tmp_path)
-    with pytest.raises(LadderError, match="holds no losses; name the log of a run"):
+    with pytest.raises(LadderError, match=r"/log\.jsonl "):
         course.plot(tmp_path)
     log.validation(0, 5.0)
     assert course.plot(tmp_path).stat().st_size > 5000
@@ -66,9 +68,10 @@ def test_two_rungs_that_learn_the_same_are_told_apart_by_width_difference_and_ti
     assert broad.get_linewidth() > 2 * thin.get_linewidth()
     assert list(panels[runs.DIFFERENCE].lines[0].get_ydata()) == [0, 0, 0]
     assert [max(line.get_ydata()) for line in panels[runs.TIME].lines] == [5.0, 2.5]
-    assert [text.get_text() for text in saved[0].legends[0].get_texts()] == [
-        "slow: validation 4.1250, 5.00 ms/step, 200,000 tokens/s",
-        "fast: validation 4.1250, 2.50 ms/step, 400,000 tokens/s",
+    legend = [text.get_text() for text in saved[0].legends[0].get_texts()]
+    assert [re.findall(r"^\w+|[\d.,]*\d", text) for text in legend] == [
+        ["slow", "4.1250", "5.00", "200,000"],
+        ["fast", "4.1250", "2.50", "400,000"],
     ]
 
 
@@ -78,9 +81,9 @@ def test_runs_that_learn_the_same_are_said_to(tmp_path, monkeypatch, capsys):
     made = {name: make_run(tmp_path / name, losses) for name in ("one", "two")}
     other = make_run(tmp_path / "other", [4.5, 4.0])
     main([*map(str, made.values()), str(other)])
-    assert "one, two: the same training losses" in capsys.readouterr().out
+    assert "one, two:" in capsys.readouterr().out
     main([str(made["one"]), str(other)])
-    assert "the same" not in capsys.readouterr().out
+    assert "one, other" not in capsys.readouterr().out
 
 
 def test_runs_of_the_same_name_are_told_apart_by_their_paths(tmp_path, monkeypatch):
@@ -92,14 +95,13 @@ def test_runs_of_the_same_name_are_told_apart_by_their_paths(tmp_path, monkeypat
 
 
 @pytest.mark.parametrize(
-    ("words", "says"),
+    ("words", "names"),
     [
-        (["-o", "picture.txt"], "its name must end in .png, .svg, .pdf"),
-        (["--smooth", "0"], "--smooth 0: choose 1 or more steps"),
-        (["--marks", "125M"], "invalid choice: '125M'"),
+        (["-o", "picture.txt"], r"-o picture\.txt: .*\.png, \.svg"),
+        (["--smooth", "0"], "--smooth 0: .* 1 "),
+        (["--marks", "125M"], "--marks: .*'125M'"),
     ],
 )
-def test_a_wrong_flag_is_refused_with_the_remedy(tmp_path, words, says):
-    with pytest.raises(LadderError) as refused:
+def test_a_wrong_flag_is_refused_with_the_remedy(tmp_path, words, names):
+    with pytest.raises(LadderError, match=names):
         main([str(make_run(tmp_path / "run", [4.0])), *words])
-    assert says in str(refused.value)

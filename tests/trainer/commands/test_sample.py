@@ -65,7 +65,7 @@ def test_very_large_logits_do_not_overflow():
 @pytest.mark.parametrize("broken", [np.nan, np.inf])
 @pytest.mark.parametrize("temperature", [0, 1.0])
 def test_logits_that_are_not_finite_give_no_token(broken, temperature):
-    with pytest.raises(NoChoice, match="not finite"):
+    with pytest.raises(NoChoice):
         draw([0.0, broken, 1.0], temperature, 0, n=1)
 
 
@@ -73,7 +73,7 @@ def test_a_model_that_overflows_gives_no_sample_and_the_run_decides_what_follows
     overflow = dict(dtype="fp16", lr=1e3, sample_every=1, steps=2)
     outcome, screen = run(tmp_path, nonfinite="skip", **overflow)
     assert outcome.status == 0
-    assert "no sample at step 2: there is no next token" in screen
+    assert f" step 2: {NoChoice()}" in screen
     with pytest.raises(LadderError, match=r"^step 2: loss nan"):
         run(tmp_path, output=str(tmp_path / "other"), **overflow)
 
@@ -93,7 +93,7 @@ def test_a_sample_begins_as_a_document_does():
 
 def test_a_prompt_that_is_no_text_is_refused():
     for tokenizer in (ByteTokenizer(), CharTokenizer(["\n", "a"])):
-        with pytest.raises(LadderError, match=r"^--prompt '\\udcff' is not valid UTF-8"):
+        with pytest.raises(LadderError, match=r"^--prompt '\\udcff' .*UTF-8"):
             encode_prompt(tokenizer, "\udcff")
 
 
@@ -146,9 +146,7 @@ def test_the_command_continues_a_prompt_and_repeats_itself_by_seed(tmp_path):
     assert first.returncode == 0, first.stderr
     assert first.stdout.startswith("ROMEO")
     assert first.stdout == again.stdout != other.stdout
-    assert re.search(
-        r"^\[40 tokens in .* s, [\d,]+ tokens/s, with the prompt's pass\]$", first.stderr
-    )
+    assert re.search(r"^\[40 .* [\d,]+ tokens/s.*\]$", first.stderr)
 
 
 def test_prompts_of_a_file_are_continued_together(tmp_path, capsys):
@@ -161,12 +159,12 @@ def test_prompts_of_a_file_are_continued_together(tmp_path, capsys):
     first, second = capsys.readouterr().out.split("--- 2 of 2 ---\n")
     assert first == "--- 1 of 2 ---\n" + alone
     assert second.startswith("JULIET")
-    with pytest.raises(LadderError, match="--prompt and --prompts: choose one"):
+    with pytest.raises(LadderError, match=r"^--prompt .*--prompts"):
         sample.main([*words, "--prompts", str(file), "--prompt", "RO"])
     file.write_text("")
-    with pytest.raises(LadderError, match=r"^--prompts .*prompts: the file is empty"):
+    with pytest.raises(LadderError, match=rf"^--prompts {file}: "):
         sample.main([*words, "--prompts", str(file)])
-    with pytest.raises(LadderError, match=r"^--prompts: .*none: no such file"):
+    with pytest.raises(LadderError, match=r"^--prompts: .*/none"):
         sample.main([*words, "--prompts", str(tmp_path / "none")])
 
 
@@ -211,19 +209,19 @@ def test_missing_weights_are_not_sampled_from(tmp_path, monkeypatch):
     flags = Flags(model="gpt2", device="cpu", tokenizer="bytes", data_dir=str(tmp_path))
     size = dataclasses.replace(registry.SIZES["gpt2"], config=SHAPE)
     monkeypatch.setitem(registry.SIZES, "gpt2", size)
-    with pytest.raises(LadderError, match=r"^-e gpt2: cannot download it, or that of a run"):
+    with pytest.raises(LadderError, match=r"^-e gpt2: cannot download it"):
         sample.open_generator(flags)
 
 
 @pytest.mark.parametrize(
-    ("model", "tokenizer", "says"),
+    ("model", "tokenizer", "names"),
     [
-        ("d12", "bytes", "it has random weights; train first"),
-        ("nothing", "bytes", "no such file or folder"),
-        ("model", "gpt2", "--tokenizer gpt2: model was trained on the tokens of bytes; leave"),
+        ("d12", "bytes", "^-e d12: .* by -e$"),
+        ("nothing", "bytes", "^-e nothing: "),
+        ("model", "gpt2", "^--tokenizer gpt2: model .*bytes;"),
     ],
 )
-def test_what_cannot_be_sampled_is_refused(tmp_path, monkeypatch, model, tokenizer, says):
+def test_what_cannot_be_sampled_is_refused(tmp_path, monkeypatch, model, tokenizer, names):
     save_model(tmp_path / "model")
     monkeypatch.chdir(tmp_path)
     if tokenizer == "gpt2":
@@ -231,7 +229,7 @@ def test_what_cannot_be_sampled_is_refused(tmp_path, monkeypatch, model, tokeniz
 
         monkeypatch.setattr(weights, "get_tokenizer", lambda *_: GPT2Tokenizer("unread"))
     flags = Flags(model=model, device="cpu", tokenizer=tokenizer, data_dir=str(tmp_path))
-    with pytest.raises(LadderError, match=says):
+    with pytest.raises(LadderError, match=names):
         sample.open_generator(flags)
 
 
@@ -242,21 +240,21 @@ def test_another_tokenizer_than_that_of_the_run_is_refused(tmp_path):
     )
     words = {"device": "cpu", "data_dir": str(tmp_path)}
     run_of_bytes = Flags(model=save_model(tmp_path / "run"), tokenizer="chars", **words)
-    with pytest.raises(LadderError, match=r"^--tokenizer chars: .*run was trained on .* bytes;"):
+    with pytest.raises(LadderError, match=r"^--tokenizer chars: .*run .*bytes;"):
         sample.open_generator(run_of_bytes)
 
 
 @pytest.mark.parametrize(
-    ("vocab", "says"), [(257, None), (384, None), (385, "has 257 tokens, the model 385; choose")]
+    ("vocab", "names"), [(257, None), (384, None), (385, "bytes .* 257 .* 385; .*--tokenizer")]
 )
-def test_a_file_may_round_its_vocabulary_up_and_no_more(tmp_path, monkeypatch, vocab, says):
+def test_a_file_may_round_its_vocabulary_up_and_no_more(tmp_path, monkeypatch, vocab, names):
     """A file names no tokenizer, so only the number of its tokens can tell."""
     shape = dataclasses.replace(SHAPE, vocab=vocab, padded_vocab=512)
-    found = dataclasses.replace(weights.random_model(shape, seed=0), trained=True)
-    monkeypatch.setattr(weights, "open_file", lambda *_: found)
+    model = dataclasses.replace(weights.random_model(shape, seed=0), trained=True)
+    monkeypatch.setattr(weights, "open_file", lambda *_: model)
     flags = Flags(model="model.bin", device="cpu", tokenizer="bytes", data_dir=str(tmp_path))
-    if says is None:
+    if names is None:
         sample.open_generator(flags)
     else:
-        with pytest.raises(LadderError, match=says):
+        with pytest.raises(LadderError, match=names):
             sample.open_generator(flags)

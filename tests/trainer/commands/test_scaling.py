@@ -27,15 +27,15 @@ def test_a_row_is_the_mean_of_its_turns():
         common["alone_ms"] = [weak - 1.5 * rank for rank in range(ranks)]
         return {"ranks": ranks, "weak_ms": weak, "strong_ms": 2 * weak, **common}
 
-    found = scaling.gather([part(1, 4.0), part(2, 5.0), part(2, 7.0), part(1, 6.0)])
-    assert [row["weak_ms"] for row in found["rows"]] == [5.0, 6.0]
-    assert found["rows"][1]["weak_ms_of_turns"] == [5.0, 7.0]
-    assert found["rows"][1]["weak_efficiency"] == 5 / 6
-    assert found["rows"][1]["strong_efficiency"] == 10 / (2 * 12)
-    assert found["rows"][1]["compute_ms"] == [5.0, 4.0]  # the slowest rank sets the pace
-    assert found["rows"][1]["exposed_ms"] == 1.0
-    assert found["rows"][1]["alone_ms"] == [6.0, 4.5]
-    assert found["rows"][1]["slowest_efficiency"] == 1.0
+    table = scaling.gather([part(1, 4.0), part(2, 5.0), part(2, 7.0), part(1, 6.0)])
+    assert [row["weak_ms"] for row in table["rows"]] == [5.0, 6.0]
+    assert table["rows"][1]["weak_ms_of_turns"] == [5.0, 7.0]
+    assert table["rows"][1]["weak_efficiency"] == 5 / 6
+    assert table["rows"][1]["strong_efficiency"] == 10 / (2 * 12)
+    assert table["rows"][1]["compute_ms"] == [5.0, 4.0]  # the slowest rank sets the pace
+    assert table["rows"][1]["exposed_ms"] == 1.0
+    assert table["rows"][1]["alone_ms"] == [6.0, 4.5]
+    assert table["rows"][1]["slowest_efficiency"] == 1.0
 
 
 def test_the_rows_of_a_result_add_up(result):

@@ -15,6 +15,7 @@ from tests.trainer.tiny import save_model
 from trainer.commands import sweep
 from trainer.commands.parser import parse
 from trainer.commands.sweep import main, read_trials
+from trainer.files import logs
 from trainer.files.logs import RunLog
 
 
@@ -61,22 +62,21 @@ def test_there_is_a_run_for_every_combination():
 
 
 @pytest.mark.parametrize(
-    ("line", "says"),
+    ("line", "names"),
     [
-        ("-l 1e-4", "no flag has several values; put commas between them"),
-        ("-l 1e-4,x", "--lr/-l: must be a number, not 'x'"),
-        ("-l 1e-4,", "--lr/-l: must be a number, not ''"),
-        ("-l 1e-4,1e-4", "two runs of the sweep would be lr=1e-4"),
-        ("-l 1e-4,2e-4 --bacth 4", "did you mean --batch?"),
-        ("-l 1e-4,2e-4 -pn 2", "for ranks choose --ranks"),
-        ("-l 1e-4,2e-4 -pr 0", "for ranks choose --ranks"),
-        ("--fuse residual_layernorm,matmul_gelu", "--fuse and --report-to a comma is part of"),
+        ("-l 1e-4", "-l 1e-4,3e-4"),
+        ("-l 1e-4,x", "--lr/-l: .*'x'"),
+        ("-l 1e-4,", "--lr/-l: .*''"),
+        ("-l 1e-4,1e-4", " lr=1e-4"),
+        ("-l 1e-4,2e-4 --bacth 4", "--bacth.*--batch"),
+        ("-l 1e-4,2e-4 -pn 2", "-pn .*--ranks"),
+        ("-l 1e-4,2e-4 -pr 0", "-pr: .*--ranks"),
+        ("--fuse residual_layernorm,matmul_gelu", "-l 1e-4,3e-4.*--fuse"),
     ],
 )
-def test_a_wrong_sweep_is_refused_before_any_run(line, says):
-    with pytest.raises(LadderError) as refused:
+def test_a_wrong_sweep_is_refused_before_any_run(line, names):
+    with pytest.raises(LadderError, match=names):
         read_trials(line.split())
-    assert says in str(refused.value)
 
 
 @pytest.mark.slow
@@ -85,7 +85,7 @@ def test_runs_that_are_finished_are_not_run_again(tmp_path, started, capsys):
     assert main(line) == 0
     assert started == ["lr=1e-3", "lr=3e-2"]
     head, sides, *lines = (tmp_path / "sweep.md").read_text().splitlines()
-    assert head.startswith("| lr | steps | last training | ") and sides.startswith("| ---|--:|--:|")
+    assert head.startswith("| lr | steps | ") and sides.startswith("| ---|--:|--:|")
     rows = [line.strip("| ").split(" | ") for line in lines]
     assert [row[0] for row in rows] == ["3e-2", "1e-3"], "the best run is first"
     assert rows[0][1:] == ["2", "4.0000", "3.9700", "2", "12.00"]
@@ -95,7 +95,7 @@ def test_runs_that_are_finished_are_not_run_again(tmp_path, started, capsys):
     assert main(line) == 0
     assert started == ["lr=1e-3", "lr=3e-2", "lr=1e-3"]
     said = capsys.readouterr().out
-    assert "2 runs in" in said and "3.9700" in said and "curves.png" in said
+    assert "3.9700" in said and "curves.png" in said
     with pytest.raises(LadderError, match=r"--batch .*4"):
         main([*line, "-b", "4"])
 
@@ -115,7 +115,7 @@ def test_several_seeds_are_compared_by_mean_and_deviation(tmp_path, started, mon
     assert main(["-l", "1e-3,3e-2", "--seed", "1,2,3", f"-o={tmp_path}"]) == 0
     *_, table = (tmp_path / "sweep.md").read_text().split("\n\n")
     head, _, *rows = table.splitlines()
-    assert head.startswith("| step | lr | seeds | mean")
+    assert head.startswith("| step | lr | seeds | ")
     assert rows == [
         "| 2 | 1e-3 | 3 | 4.2000 | 0.2000 | +0.00 |",
         "| 2 | 3e-2 | 3 | 4.3000 | 0.2000 | +0.50 |",
@@ -140,7 +140,7 @@ def test_a_run_has_a_folder_whether_or_not_there_was_one(tmp_path, started, monk
 def test_a_run_that_fails_is_named_and_the_others_go_on(tmp_path, started, capsys):
     assert main(["-t", "64,16", "-l", "1e-3", f"-o={tmp_path}"]) == 1
     said = capsys.readouterr().out
-    assert "failed with status 2: sequence=64: error: -t is too long" in said
+    assert "sequence=64: error: -t is too long" in said
     rows = (tmp_path / "sweep.md").read_text().splitlines()[2:]
     assert [row.split()[1] for row in rows] == ["16"]
 
@@ -179,4 +179,5 @@ def test_a_sweep_runs_processes_of_its_own(tmp_path):
     for lr in ("1e-3", "1e-2"):
         place = folder / f"lr={lr}"
         assert json.loads((place / "config.json").read_text())["lr"] == float(lr)
-        assert "validation loss" in (place / sweep.OUTPUT).read_text()
+        assert logs.read_history(place / "log.jsonl").val[-1][0] == 2
+        assert (place / sweep.OUTPUT).read_text()

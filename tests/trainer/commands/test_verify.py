@@ -42,20 +42,17 @@ def change(path, at, value):
 def test_a_model_agrees_with_its_own_state(files, capsys, dtype):
     assert call(files, "--device", "cpu", "--dtype", dtype) == 0
     said = capsys.readouterr().out
-    assert "all within llm.c's limits" in said
-    assert "NO" not in said
     for name in ("logits", "loss", *(f"d{name}" for name in PARAMETERS)):
         assert f"\n{name} " in said
-    losses = [float(line.split()[1]) for line in said.splitlines() if line.strip()[:2].isdigit()]
-    assert "knows the losses of ten steps for GPT-2 124M" in said
+    steps = [line.split() for line in said.splitlines() if line.strip()[:2].isdigit()]
+    losses = [float(loss) for _, loss in steps]  # and none of llm.c's beside them
     assert losses == sorted(losses, reverse=True), "ten steps on one batch"
 
 
 @pytest.mark.emulator
 @pytest.mark.sweep
-def test_it_checks_kernels_on_the_emulator(files, capsys):
+def test_it_checks_kernels_on_the_emulator(files):
     assert call(files, "--device", "emulated", "--rungs", "naive") == 0
-    assert "all within llm.c's limits" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -73,16 +70,13 @@ def test_one_number_that_is_off_fails_and_is_named(files, capsys, at, name):
     at %= state.stat().st_size
     change(state, at, struct.pack("<f", struct.unpack_from("<f", state.read_bytes(), at)[0] + 0.1))
     assert call(files) == 1
-    said = capsys.readouterr().out
-    assert [line.split()[0] for line in said.splitlines() if line.rstrip().endswith(" NO")] == [
-        name
-    ]
-    assert "NOT all within llm.c's limits" in said
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert [row[0] for row in rows if row[-1:] == ["NO"]] == [name]
 
 
 def test_nan_is_infinitely_far_off():
-    found = verify.compare("x", np.array([1.0, np.nan]), np.array([1.0, 1.0]), limit=1.0)
-    assert found.largest == np.inf and not found.passes
+    difference = verify.compare("x", np.array([1.0, np.nan]), np.array([1.0, 1.0]), limit=1.0)
+    assert difference.largest == np.inf and not difference.passes
 
 
 def test_the_losses_of_gpt2_124m_are_compared_where_the_state_is_llmcs(files, capsys):
@@ -92,26 +86,26 @@ def test_the_losses_of_gpt2_124m_are_compared_where_the_state_is_llmcs(files, ca
 
 
 @pytest.mark.parametrize(
-    ("at", "value", "says"),
+    ("at", "value", "names"),
     [
-        (0, b"xxxx", "is no debug state of version 2: it does not begin with 20240327"),
-        (4, struct.pack("<i", 1), "is no debug state of version 2"),
-        (8, struct.pack("<i", 3), "is the debug state of another model, or damaged: B=3, T=32"),
-        (8, struct.pack("<i", -2), "is the debug state of another model, or damaged: B=-2"),
-        (HEADER, struct.pack("<i", SHAPE.vocab), f"it has tokens beyond the model's {SHAPE.vocab}"),
-        (HEADER, struct.pack("<i", -1), "it has tokens beyond the model's"),
-        (HEADER + TOKENS, struct.pack("<f", np.nan), "logits holds NaN or infinity"),
+        (0, b"xxxx", r"state\.bin .* 20240327 .*export"),
+        (4, struct.pack("<i", 1), r"state\.bin .* 20240327 .*export"),
+        (8, struct.pack("<i", 3), r"state\.bin .*B=3, T=32.* -e"),
+        (8, struct.pack("<i", -2), r"state\.bin .*B=-2, T=32.* -e"),
+        (HEADER, struct.pack("<i", SHAPE.vocab), rf"state\.bin .* {SHAPE.vocab}; .* -e$"),
+        (HEADER, struct.pack("<i", -1), rf"state\.bin .* {SHAPE.vocab}; .* -e$"),
+        (HEADER + TOKENS, struct.pack("<f", np.nan), r"state\.bin: logits .*NaN"),
     ],
 )
-def test_a_damaged_state_is_refused(files, at, value, says):
+def test_a_damaged_state_is_refused(files, at, value, names):
     change(files[1], at, value)
-    with pytest.raises(LadderError, match=says):
+    with pytest.raises(LadderError, match=names):
         call(files)
 
 
 def test_a_short_state_and_a_type_without_limits_are_refused(files):
-    with pytest.raises(LadderError, match="choose --dtype fp32 or bf16"):
+    with pytest.raises(LadderError, match=r"fp16.*--dtype fp32"):
         call(files, "--device", "cpu", "--dtype", "fp16")
     files[1].write_bytes(files[1].read_bytes()[:500])
-    with pytest.raises(LadderError, match="and a whole header"):
+    with pytest.raises(LadderError, match=r"state\.bin .* 20240327 .*export"):
         call(files)

@@ -96,4 +96,4 @@ def test_a_damaged_file_is_made_again(data, capsys):
     path.write_bytes(whole[:-2])
     assert prepared("hellaswag", data) == (path, examples)
     assert path.read_bytes() == whole
-    assert f"making {path} again: {path} is damaged" in capsys.readouterr().err
+    assert str(path) in capsys.readouterr().err

@@ -114,11 +114,11 @@ def test_two_runs_that_start_at_once_make_a_set_once(tmp_path, monkeypatch):
     complete = sets._is_complete
 
     def look(place, source, wanted):
-        found = complete(place, source, wanted)
+        there = complete(place, source, wanted)
         if len(made) < 2:  # the first look of each, before any of them writes
-            made.append(found)
+            made.append(there)
             both_are_here.wait(10)
-        return found
+        return there
 
     def write(path, tokens):
         written.append(path.name)
@@ -205,9 +205,8 @@ def test_without_fallback_a_failed_download_is_an_error(tmp_path, offline, capsy
         prepare("tinyshakespeare", tmp_path / "data", fallback=False)
     assert run(prepare_command.main, ["tinyshakespeare", "--data-dir", str(tmp_path / "data")]) == 2
     told = capsys.readouterr().err
-    assert told.startswith("error: cannot download tinyshakespeare/input.txt")
     assert told.count("\n") == 1
-    assert f"put it at {tmp_path / 'data' / 'tinyshakespeare' / 'input.txt'}" in told
+    assert str(tmp_path / "data" / "tinyshakespeare" / "input.txt") in told
 
 
 # A text of one's own
@@ -245,7 +244,7 @@ def test_characters_are_those_of_the_text_and_their_name_finds_them_again(tmp_pa
     book.write_text("Another text.")
     with pytest.raises(LadderError, match="my book"):
         prepare(str(book), tmp_path / "data", again.name)
-    with pytest.raises(LadderError, match="are not in the data directory"):
+    with pytest.raises(LadderError, match=r"'\.\./my book \[1\]'.*--data-dir"):
         get_tokenizer("chars:../my book [1]", tmp_path / "data" / "sub")
 
 
@@ -286,7 +285,7 @@ def tokens(count=30):
 def test_files_of_two_tokenizers_are_no_set(tmp_path):
     for name in ("gpt2_train.bin", "chars_train.bin"):
         (tmp_path / name).touch()
-    with pytest.raises(LadderError, match="chars and of gpt2"):
+    with pytest.raises(LadderError, match=r"chars .*gpt2"):
         find_shards(tmp_path / "*train*.bin")
 
 
@@ -294,8 +293,8 @@ def test_documents_run_on_over_shards_of_the_given_size(tmp_path):
     counts = write_shards(tokens(), lambda i: tmp_path / f"x_{i}.bin", shard_tokens=50)
     whole = joined("x")
     assert list(counts.values()) == [50] * (len(whole) // 50) + [len(whole) % 50]
-    found = np.concatenate([read_tokens(tmp_path / name) for name in counts])
-    assert (found[0], as_bytes(found)) == (256, whole)
+    read = np.concatenate([read_tokens(tmp_path / name) for name in counts])
+    assert (read[0], as_bytes(read)) == (256, whole)
 
 
 def test_a_document_longer_than_a_shard_fills_several(tmp_path):

@@ -93,11 +93,11 @@ def test_a_download_for_a_read_only_data_directory_is_kept_in_the_cache(tmp_path
 
 
 @pytest.mark.parametrize(
-    "path, words",
-    [("/other", f"sha256 {SHA256}"), ("/gone", "status 404"), ("/cut", "input.txt")],
+    "path, names",
+    [("/other", SHA256), ("/gone", r"/gone .* 404\)"), ("/cut", r"/cut: \w+Error\)")],
 )
-def test_a_failed_download_says_why_and_leaves_nothing(tmp_path, server, path, words):
-    with pytest.raises(DownloadError, match=words) as caught:
+def test_a_failed_download_says_why_and_leaves_nothing(tmp_path, server, path, names):
+    with pytest.raises(DownloadError, match=names) as caught:
         fetch(source(server.url + path), tmp_path / "data")
     assert "\n" not in str(caught.value)
     assert files_under(tmp_path) == []
@@ -118,7 +118,7 @@ def test_a_damaged_file_that_cannot_be_replaced_is_an_error_and_stays(tmp_path, 
     path = tmp_path / "data" / "set" / "input.txt"
     path.parent.mkdir(parents=True)
     path.write_bytes(b"mine")
-    with pytest.raises(LadderError, match=r"damaged.*remove or replace it") as caught:
+    with pytest.raises(LadderError, match=hashlib.sha256(b"mine").hexdigest()) as caught:
         fetch(source(server.url + "/gone"), tmp_path / "data")
     assert not isinstance(caught.value, DownloadError)  # nothing may quietly take its place
     assert str(path) in str(caught.value)
@@ -129,7 +129,7 @@ def test_a_refused_connection_is_a_download_error(tmp_path):
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         port = closed.getsockname()[1]
-        with pytest.raises(DownloadError, match=r"no connection to 127\.0\.0\.1"):
+        with pytest.raises(DownloadError, match=r" 127\.0\.0\.1\)"):
             fetch(source(f"http://127.0.0.1:{port}/x"), tmp_path)
 
 
@@ -139,7 +139,7 @@ def test_a_silent_network_is_given_up_within_the_time_of_the_probe(tmp_path, mon
         silent.bind(("127.0.0.1", 0))
         silent.listen()
         start = time.monotonic()
-        with pytest.raises(DownloadError, match="no connection"):
+        with pytest.raises(DownloadError, match=r" 127\.0\.0\.1\)"):
             fetch(source(f"http://127.0.0.1:{silent.getsockname()[1]}/x"), tmp_path)
         assert time.monotonic() - start < 2
 
@@ -150,7 +150,7 @@ def test_a_disk_that_cannot_be_written_is_not_a_download_error(tmp_path, server,
     data = tmp_path / "data"
     data.mkdir()
     data.chmod(0o555)
-    with pytest.raises(LadderError, match="cannot write") as caught:
+    with pytest.raises(LadderError, match=str(tmp_path / "file" / "data")) as caught:
         fetch(source(server.url + "/good"), data)
     assert not isinstance(caught.value, DownloadError)
     data.chmod(0o755)

@@ -4,6 +4,7 @@ import contextlib
 import hashlib
 import io
 import json
+import re
 
 import numpy as np
 import pytest
@@ -133,7 +134,7 @@ def test_a_file_with_another_hash_than_the_hub_says_is_refused(tmp_path, monkeyp
     broken = "sample/1B/000_00000.parquet"
     with (
         hub_of(monkeypatch, "someone/texts", FILES, damaged=[broken]),
-        pytest.raises(DownloadError, match="does not have the sha256"),
+        pytest.raises(DownloadError, match=hashlib.sha256(b"other").hexdigest()),
     ):
         list(documents(TEXT, "texts", "train", tmp_path))
     assert list(tmp_path.rglob("*.parquet")) == []
@@ -146,7 +147,7 @@ def test_a_file_with_another_hash_than_the_hub_says_is_refused(tmp_path, monkeyp
 def test_an_answer_that_is_no_list_of_files_is_one_line(monkeypatch, page):
     with hub_of(monkeypatch, "someone/texts", FILES) as server:
         server.answers[TREE] = (200, page, len(page))
-        with pytest.raises(DownloadError, match=r"someone/texts|no files"):
+        with pytest.raises(DownloadError, match="someone/texts"):
             list_files("someone/texts", "sample/1B/", ".parquet")
 
 
@@ -191,7 +192,7 @@ def test_pyarrow_reads_what_it_writes(tmp_path, monkeypatch):
     parquet.write_table(table({"id": rows}), path)
     for damage in (lambda: None, lambda: path.write_bytes(packed.getvalue()[:-9])):
         damage()
-        with pytest.raises(LadderError, match=r"x\.parquet .*column text"):
+        with pytest.raises(LadderError, match=r"x\.parquet .* text "):
             list(hub._rows(hub.pyarrow_parquet(), path, 0))
 
 
@@ -218,12 +219,12 @@ def test_own_parquet_files_become_shards_without_the_hub(tmp_path, monkeypatch):
 
 
 def test_own_parquet_files_that_cannot_be_prepared_are_named(tmp_path):
-    with pytest.raises(LadderError, match=r"no \.parquet files"):
+    with pytest.raises(LadderError, match=rf"{tmp_path} .*\.parquet"):
         prepare(str(tmp_path), tmp_path / "data", "bytes")
     (tmp_path / "a.parquet").write_text("few")
-    with pytest.raises(LadderError, match="none for train; choose smaller shards"):
+    with pytest.raises(LadderError, match=r"train; .*--shard-tokens"):
         prepare(str(tmp_path), tmp_path / "data", "bytes", threads=1)
-    with pytest.raises(LadderError, match="chars is for text files"):
+    with pytest.raises(LadderError, match=r"chars .* gpt2"):
         prepare(str(tmp_path), tmp_path / "data", "chars")
 
 
@@ -292,22 +293,22 @@ def test_a_text_is_not_resumed_behind_ready_shards(tmp_path, ready, monkeypatch)
 
 
 @pytest.mark.parametrize(
-    ("words", "says"),
+    ("words", "names"),
     [
-        (["fineweb-100B", "--shards", "4"], "--shards 4: someone/shards has 3"),
-        (["fineweb-100B", "--shards", "1", "--tokenizer", "bytes"], "these have GPT-2's tokens"),
-        (["fineweb", "--shard-tokens", "2147483648"], "a file holds at most 2147483647"),
+        (["fineweb-100B", "--shards", "4"], "--shards 4: someone/shards .*3"),
+        (["fineweb-100B", "--shards", "1", "--tokenizer", "bytes"], "--shards: .*GPT-2"),
+        (["fineweb", "--shard-tokens", "2147483648"], "--shard-tokens: .* 2147483647,"),
     ],
 )
-def test_shards_that_are_not_there_are_refused_in_one_line(tmp_path, ready, capsys, words, says):
+def test_shards_that_are_not_there_are_refused_in_one_line(tmp_path, ready, capsys, words, names):
     assert run(prepare_command.main, [*words, "--data-dir", str(tmp_path)]) == 2
     told = capsys.readouterr().err
-    assert says in told and told.count("\n") == 1
+    assert re.search(names, told) and told.count("\n") == 1
 
 
 def test_shards_stay_a_set_where_more_of_them_are_not_to_be_had(tmp_path, ready):
     two = prepare_ready("fineweb-100B", 2, tmp_path)
-    with pytest.raises(LadderError, match="has 3"):
+    with pytest.raises(LadderError, match=r"someone/shards .*3"):
         prepare_ready("fineweb-100B", 4, tmp_path)
     ready.answers.clear()
     with pytest.raises(DownloadError):

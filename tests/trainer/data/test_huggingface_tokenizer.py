@@ -23,15 +23,15 @@ TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=80)
 def opened(tmp_path_factory):
     """Each tokenizer, and what the library `tokenizers` makes of its files."""
     library = pytest.importorskip("tokenizers")
-    found = {}
+    pairs = {}
 
     def get(name):
-        if name not in found:
+        if name not in pairs:
             ours = CharTokenizer.of_text(ALPHABET) if name == "chars" else get_tokenizer(name, DATA)
             folder = tmp_path_factory.mktemp(name)
             export_tokenizer(folder, ours, context=64)
-            found[name] = ours, library.Tokenizer.from_file(str(folder / "tokenizer.json"))
-        return found[name]
+            pairs[name] = ours, library.Tokenizer.from_file(str(folder / "tokenizer.json"))
+        return pairs[name]
 
     return get
 

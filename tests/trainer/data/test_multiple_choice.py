@@ -51,7 +51,7 @@ def test_examples_survive_their_file(tmp_path):
     ],
 )
 def test_an_example_that_does_not_fit_the_format_is_refused_and_nothing_written(tmp_path, example):
-    with pytest.raises(LadderError, match="example 1 needs 4 completions"):
+    with pytest.raises(LadderError, match=r"x\.bin: example 1 .* 4 "):
         write_examples(tmp_path / "x.bin", [EXAMPLES[0], example])
     assert list(tmp_path.iterdir()) == []
 
@@ -63,30 +63,30 @@ def test_the_longest_example_and_the_ends_of_the_vocabulary_fit(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "content, says",
+    "content, names",
     [
-        (b"", "truncated"),
-        (header(20240520, 1, 9), "holds no multiple-choice examples"),
+        (b"", " 0 bytes;"),
+        (header(20240520, 1, 9), "20240520 .* 20240522; .*prepare hellaswag"),
         (header(20240522, 2, 0), "version 2"),
-        (header(20240522, 1, 0), "damaged: its header says 0 examples"),
-        (GOOD[:-2], "damaged in example 1"),
-        (GOOD + b"\0", "1 bytes follow them"),
-        (GOOD.replace(packed([65535, 30]), packed([65535, 28])), r"example 1 .*says 28 bytes"),
-        (GOOD.replace(packed([65535, 30, 1]), packed([65535, 30, 2])), "example 1 .*begins with"),
-        (GOOD.replace(packed([1, 0, 4, 1, 7]), packed([1, 4, 4, 1, 7])), "example 1 .*begins with"),
-        (GOOD.replace(packed([34, 0, 3]), packed([26, 0, 3])), "example 0 .*ends too soon"),
-        (GOOD.replace(packed([4, 1, 7]), packed([4, 0, 7])), "example 1 .*0 tokens"),
-        (header(20240522, 1, 3, 34) + GOOD[1024:], "example 2 .*the file ends"),
+        (header(20240522, 1, 0), " 0 examples"),
+        (GOOD[:-2], "example 1 .* 1 tokens, .* 0 "),
+        (GOOD + b"\0", " 2 examples, .* 1 bytes"),
+        (GOOD.replace(packed([65535, 30]), packed([65535, 28])), "example 1 .* 28 bytes"),
+        (GOOD.replace(packed([65535, 30, 1]), packed([65535, 30, 2])), "example 1 .* 30, 2, "),
+        (GOOD.replace(packed([1, 0, 4, 1, 7]), packed([1, 4, 4, 1, 7])), r"example 1 .* 1, 4, 4\]"),
+        (GOOD.replace(packed([34, 0, 3]), packed([26, 0, 3])), r"example 0 \("),
+        (GOOD.replace(packed([4, 1, 7]), packed([4, 0, 7])), "example 1 .* 0 tokens"),
+        (header(20240522, 1, 3, 34) + GOOD[1024:], r"example 2 \("),
     ],
 )
-def test_damage_is_named_with_the_file_in_one_line(tmp_path, content, says):
-    with pytest.raises(LadderError, match=says) as caught:
+def test_damage_is_named_with_the_file_in_one_line(tmp_path, content, names):
+    with pytest.raises(LadderError, match=names) as caught:
         read(tmp_path / "x.bin", content)
     assert "x.bin" in str(caught.value) and "\n" not in str(caught.value)
 
 
 def test_a_token_beyond_the_vocabulary_is_named(tmp_path):
-    with pytest.raises(LadderError, match=r"holds token 50256, beyond .* of 257"):
+    with pytest.raises(LadderError, match=r"example 0 .* 50256, .* 257;"):
         read(tmp_path / "x.bin", GOOD, vocab=257)
 
 

@@ -33,9 +33,9 @@ def test_rows_are_pieces_of_one_shard_and_all_come_equally_often(pattern):
         assert inputs.dtype == targets.dtype == np.int32
         assert (inputs[:, 1:] == inputs[:, :-1] + 1).all() and (targets == inputs + 1).all()
         starts.append(inputs[:, 0])
-    found, counts = np.unique(np.concatenate(starts), return_counts=True)
+    first, counts = np.unique(np.concatenate(starts), return_counts=True)
     rows = [100 * i + at for i, count in enumerate(SIZES.values()) for at in range(count - 3)]
-    assert found.tolist() == rows
+    assert first.tolist() == rows
     expected = 500 * 40 / len(rows)
     assert abs(counts - expected).max() < 5 * np.sqrt(expected)
 
@@ -75,20 +75,20 @@ def test_a_position_in_another_order_or_other_data_is_refused(pattern):
         TokenLoader(pattern, 1, 3, llmc_order=True, **options),
     ]
     for one, other in itertools.permutations(orders, 2):
-        with pytest.raises(LadderError, match="position does not fit: order was"):
+        with pytest.raises(LadderError, match=": order "):
             one.restore(other.state())
-    for changes, says in (({"B": 5}, "B was 4"), ({"T": 2}, "T was 3"), ({"seed": 1}, "seed was")):
-        with pytest.raises(LadderError, match=says):
-            loader(pattern, **changes).restore(loader(pattern).state())
+    for name, other in (("B", 5), ("T", 2), ("seed", 1)):
+        with pytest.raises(LadderError, match=f": {name} "):
+            loader(pattern, **{name: other}).restore(loader(pattern).state())
     for damage in (-1, "1", None, 1.0):
-        with pytest.raises(LadderError, match="position is damaged: batch"):
+        with pytest.raises(LadderError, match=f": batch {damage}"):
             loader(pattern).restore(loader(pattern).state() | {"batch": damage})
 
 
 def test_bad_sizes_and_tokens_are_named(pattern):
-    with pytest.raises(LadderError, match=r"x_1\.bin has 4 tokens"):
+    with pytest.raises(LadderError, match=r"x_1\.bin .*4 .* T=4 "):
         loader(pattern, T=4)
-    with pytest.raises(LadderError, match="at least 1"):
+    with pytest.raises(LadderError, match="B=0 "):
         loader(pattern, B=0)
-    with pytest.raises(LadderError, match=r"x_2\.bin: token 29 is 229"):
+    with pytest.raises(LadderError, match=r"x_2\.bin: token 29 .* 229,.* 200;"):
         loader(pattern, B=1000, T=1, vocab=200).next_batch()

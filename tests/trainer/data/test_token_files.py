@@ -40,26 +40,26 @@ def test_tokens_that_do_not_fit_are_refused_and_nothing_is_written(tmp_path, tok
 
 
 @pytest.mark.parametrize(
-    "content, words",
+    "content, names",
     [
-        (b"", "truncated"),
-        (header(20240520, 1, 0)[:1023], "truncated"),
-        (header(20240519, 1, 0), "not a token file.*20240519"),
-        (b"First Citizen:\nBefore", "looks like text; give it by --dataset .*x.bin"),
-        (header(20240801, 7, 4000), "32-bit tokens of Llama 3's .*; give their text by --dataset"),
-        (header(20240326, 3, 1024), "holds a model; give it by -e"),
+        (b"", " 0 bytes.* 1024"),
+        (header(20240520, 1, 0)[:1023], " 1023 bytes.* 1024"),
+        (header(20240519, 1, 0), "20240519 .*20240520"),
+        (b"First Citizen:\nBefore", r"--dataset .*x\.bin$"),
+        (header(20240801, 7, 4000), "Llama 3's .*--dataset"),
+        (header(20240326, 3, 1024), "model.* -e$"),
         (header(20240520, 2, 0), "version 2"),
-        (header(20240520, 1, 10) + b"\0" * 18, "truncated.*10 tokens"),
-        (header(20240520, 1, 10) + b"\0" * 22, "damaged.*10 tokens"),
-        (header(20240520, 1, 10) + b"\0" * 21, "damaged.*10.5"),
-        (header(20240520, 1, -1), "damaged"),
-        (header(20240520, 1, 2**31 - 1), "truncated"),
+        (header(20240520, 1, 10) + b"\0" * 18, " 10 tokens.* 9;"),
+        (header(20240520, 1, 10) + b"\0" * 22, " 10 tokens.* 11;"),
+        (header(20240520, 1, 10) + b"\0" * 21, r" 10 tokens.* 10\.5;"),
+        (header(20240520, 1, -1), " -1 tokens"),
+        (header(20240520, 1, 2**31 - 1), f" {2**31 - 1} tokens"),
     ],
 )
-def test_damage_is_named_with_the_file_in_one_line(tmp_path, content, words):
+def test_damage_is_named_with_the_file_in_one_line(tmp_path, content, names):
     path = tmp_path / "x.bin"
     path.write_bytes(content)
-    with pytest.raises(LadderError, match=words) as caught:
+    with pytest.raises(LadderError, match=names) as caught:
         read_tokens(path)
     assert str(path) in str(caught.value) and "\n" not in str(caught.value)
 
@@ -69,7 +69,7 @@ def test_the_remedy_for_tokens_without_a_header_writes_a_token_file(tmp_path):
     path = tmp_path / "train.bin"
     tokens = np.arange(4000) % 250
     tokens.astype("<u2").tofile(path)
-    with pytest.raises(LadderError, match="as nanoGPT writes them") as refused:
+    with pytest.raises(LadderError) as refused:
         loader(path)
     exec(re.search('python -c "(.*)"$', str(refused.value))[1])
     assert read_tokens(tmp_path / "headed_train.bin").tolist() == tokens.tolist()
@@ -81,7 +81,7 @@ def test_a_missing_file_suggests_the_set_that_it_names():
         ("edu_fineweb100B/edu_fineweb_train_*.bin", "--dataset fineweb-edu-100B"),
         ("mine/*.bin", "--dataset"),
     ):
-        with pytest.raises(LadderError, match=rf"no token file matches .* by {remedy}$"):
+        with pytest.raises(LadderError, match=rf"{re.escape(pattern)}; .* {remedy}$"):
             loader(pattern)
 
 
@@ -90,7 +90,7 @@ def test_a_file_that_is_cut_short_during_a_run_is_one_line(tmp_path):
     batches = loader(path)
     batches.next_batch()
     os.truncate(path, 1024)
-    with pytest.raises(LadderError, match="is truncated"):
+    with pytest.raises(LadderError, match=r"x\.bin .* 100 tokens, .* 1024 "):
         batches.next_batch()
 
 
@@ -227,24 +227,24 @@ def test_llmcs_order_is_llmcs_on_every_rank_from_any_position(tmp_path, rank, ra
         assert resumed.state() == batches.state()
 
 
-@pytest.mark.parametrize("damage", [{"batch": 25}, {"epoch": 10**12}, {"ranks": 2}])
-def test_a_damaged_position_in_llmcs_order_is_refused_at_once(tmp_path, damage):
+@pytest.mark.parametrize(("name", "value"), [("batch", 25), ("epoch", 10**12), ("ranks", 2)])
+def test_a_damaged_position_in_llmcs_order_is_refused_at_once(tmp_path, name, value):
     batches = loader(token_file(tmp_path / "x.bin"), shuffle=True, llmc_order=True)
-    with pytest.raises(LadderError, match="position"):
-        batches.restore(batches.state() | damage)
+    with pytest.raises(LadderError, match=f"{name} .*{value}"):
+        batches.restore(batches.state() | {name: value})
 
 
 @pytest.mark.parametrize(
-    "given, found", [("train", "val"), ("val", "train"), ("a_train_[01]", "a_val_[01]")]
+    "given, other", [("train", "val"), ("val", "train"), ("a_train_[01]", "a_val_[01]")]
 )
-def test_the_other_half_of_a_set_has_the_other_name(tmp_path, given, found):
+def test_the_other_half_of_a_set_has_the_other_name(tmp_path, given, other):
     folder = tmp_path / "train"
     folder.mkdir()
     for split in ("train", "val"):
         token_file(folder / f"a_{split}_0.bin")
         token_file(folder / f"{split}.bin")
     splits = ("train", "val") if "train" in given else ("val", "train")
-    assert pair_of(str(folder / f"{given}.bin"), *splits) == str(folder / f"{found}.bin")
+    assert pair_of(str(folder / f"{given}.bin"), *splits) == str(folder / f"{other}.bin")
     assert pair_of(str(folder / f"b_{given}.bin"), *splits) is None
     assert pair_of(str(folder / "x.bin"), *splits) is None
 
@@ -274,14 +274,13 @@ def test_a_restored_loader_continues_bit_for_bit(tmp_path_factory, sizes, shuffl
 
 
 @pytest.mark.parametrize(
-    "other", [{"B": 1}, {"T": 4}, {"seed": 1}, {"shuffle": True}, {"path": "y.bin"}]
+    "name, other", [("B", 1), ("T", 4), ("seed", 1), ("shuffle", True), ("tokens", 90)]
 )
-def test_a_position_in_other_data_is_refused(tmp_path, other):
-    token_file(tmp_path / "x.bin", 100)
-    token_file(tmp_path / "y.bin", 90)
-    state = loader(tmp_path / other.pop("path", "x.bin"), **other).state()
-    with pytest.raises(LadderError, match="resume with the same data and flags"):
-        loader(tmp_path / "x.bin").restore(state)
+def test_a_position_in_other_data_is_refused(tmp_path, name, other):
+    path, shorter = token_file(tmp_path / "x.bin", 100), token_file(tmp_path / "y.bin", 90)
+    before = loader(shorter) if name == "tokens" else loader(path, **{name: other})
+    with pytest.raises(LadderError, match=f": {name} .*{other}"):
+        loader(path).restore(before.state())
 
 
 @pytest.mark.slow
@@ -311,7 +310,7 @@ def test_a_token_beyond_the_vocabulary_is_named_with_its_place(tmp_path):
     write_tokens(tmp_path / "x.bin", np.array([0] * 9 + [50257] + [0] * 10))
     batches = loader(tmp_path / "x.bin", vocab=50257)
     batches.next_batch()
-    with pytest.raises(LadderError, match=r"x\.bin: token 9 is 50257"):
+    with pytest.raises(LadderError, match=r"x\.bin: token 9 .* 50257,"):
         batches.next_batch()
 
 
@@ -319,12 +318,12 @@ def test_a_token_beyond_the_vocabulary_is_named_with_its_place(tmp_path):
 def test_a_shard_shorter_than_a_batch_is_named(tmp_path, count):
     token_file(tmp_path / "x_0.bin")
     token_file(tmp_path / "x_1.bin", count)
-    with pytest.raises(LadderError, match=rf"x_1\.bin has {count} token"):
+    with pytest.raises(LadderError, match=rf"x_1\.bin .*{count} .* B=2 T=3 "):
         loader(tmp_path / "x_*.bin")
 
 
 def test_a_batch_beyond_all_memory_is_refused_as_too_large_for_the_file(tmp_path):
-    with pytest.raises(LadderError, match=r"lower -b or -t, or take a longer text$"):
+    with pytest.raises(LadderError, match=r"x\.bin .* B=1099511627776 .* -b or -t"):
         loader(token_file(tmp_path / "x.bin"), B=2**40, T=2**40)
 
 
@@ -333,5 +332,5 @@ def test_a_file_that_changes_during_the_run_is_noticed_at_the_next_epoch(tmp_pat
     batches = loader(path)
     batches.next_batch()
     token_file(path, 14)
-    with pytest.raises(LadderError, match="changed during the run: 7 tokens, now 14"):
+    with pytest.raises(LadderError, match=r"x\.bin .* 7 tokens, .* 14$"):
         batches.next_batch()

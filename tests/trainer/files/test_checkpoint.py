@@ -45,12 +45,12 @@ def files(directory: Path) -> dict[str, bytes]:
 
 
 def assert_holds(directory: Path, step: int, arrays: dict[str, np.ndarray]) -> dict:
-    found, state = load(directory, step)
-    assert found.keys() == arrays.keys()
+    loaded, state = load(directory, step)
+    assert loaded.keys() == arrays.keys()
     for name, array in arrays.items():
-        assert found[name].dtype == array.dtype
-        assert found[name].shape == array.shape
-        assert found[name].tobytes() == array.tobytes()
+        assert loaded[name].dtype == array.dtype
+        assert loaded[name].shape == array.shape
+        assert loaded[name].tobytes() == array.tobytes()
     return state
 
 
@@ -87,8 +87,8 @@ def test_one_tensor_at_a_time_is_in_memory(tmp_path):
         save(tmp_path, 1, made, {})
         saving = tracemalloc.get_traced_memory()[1]
         tracemalloc.reset_peak()
-        found, _ = load(tmp_path, 1)
-        assert sum(float(found[name][0]) for name in found) == sum(range(count))
+        loaded, _ = load(tmp_path, 1)
+        assert sum(float(array[0]) for array in loaded.values()) == sum(range(count))
         loading = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
@@ -101,7 +101,7 @@ def test_a_folder_without_checkpoints_has_none(tmp_path):
     (tmp_path / "step_three").mkdir()
     assert latest(tmp_path) is None
     assert latest(tmp_path / "nowhere") is None
-    with pytest.raises(LadderError, match="no checkpoint of step 3; it holds none"):
+    with pytest.raises(LadderError, match="step 3;"):
         load(tmp_path, 3)
 
 
@@ -152,7 +152,7 @@ def test_a_real_limit_on_the_file_size_is_met_the_same_way(tmp_path):
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))
     try:
-        with pytest.raises(LadderError, match=r"File too large.* step 1"):
+        with pytest.raises(LadderError, match=r" step 2 .*File too large; .* step 1$"):
             save(tmp_path, 2, {"a": lambda: np.zeros(1 << 20, np.float32)}, {})
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
@@ -207,9 +207,9 @@ def test_kill_9_at_any_moment_leaves_the_last_good_one(tmp_path):
         newest = latest(tmp_path)
         assert newest in (done, done + 1)  # the one after may just have been finished
         for step in {newest, done}:
-            found, state = load(tmp_path, step)
+            loaded, state = load(tmp_path, step)
             assert state == {"step": step}
-            assert [int(found[f"t{i}"].min()) for i in range(6)] == [step + i for i in range(6)]
+            assert [int(loaded[f"t{i}"].min()) for i in range(6)] == [step + i for i in range(6)]
         done = newest
 
 
@@ -219,18 +219,18 @@ def test_damage_is_named(tmp_path):
     good = file.read_bytes()
 
     file.write_bytes(good[:-1])
-    with pytest.raises(LadderError, match=r"tensors.safetensors is truncated"):
+    with pytest.raises(LadderError, match=rf"tensors\.safetensors .* {path} "):
         load(tmp_path, 1)
 
     file.write_bytes(good[:-1] + bytes([good[-1] ^ 1]))
-    found, _ = load(tmp_path, 1)
-    with pytest.raises(LadderError, match="checksum of scalar does not match"):
-        [found[name] for name in found]
+    loaded, _ = load(tmp_path, 1)
+    with pytest.raises(LadderError, match=r"tensors\.safetensors .* scalar "):
+        [*loaded.values()]
 
 
 def test_a_checkpoint_under_a_wrong_step_is_refused(tmp_path):
     save(tmp_path, 1, {}, {}).rename(tmp_path / "step_00000002")
-    with pytest.raises(LadderError, match="is of step 1"):
+    with pytest.raises(LadderError, match=r"/step_00000002/.* step 1\)"):
         load(tmp_path, 2)
 
 
@@ -259,17 +259,17 @@ def test_an_unchecked_header_length_allocates_nothing(tmp_path, length):
     path = tmp_path / "a.safetensors"
     path.write_bytes(length.to_bytes(8, "little") + b"{}" + bytes(100))
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    with pytest.raises(LadderError, match="truncated or no safetensors file"):
+    with pytest.raises(LadderError, match=str(path)):
         tensor_file.TensorFile(path)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 50_000  # KiB
 
 
 def test_a_file_that_is_cut_short_while_it_is_open_is_one_line(tmp_path):
     path = save(tmp_path, 1, readers(tensors(1)), {}) / "tensors.safetensors"
-    found = tensor_file.TensorFile(path)
+    tensors_of = tensor_file.TensorFile(path)
     os.truncate(path, path.stat().st_size - 1)
-    with pytest.raises(LadderError, match="changed while it was read; start again"):
-        [found[name] for name in found]
+    with pytest.raises(LadderError, match=str(path)):
+        [*tensors_of.values()]
 
 
 @pytest.mark.slow
@@ -303,6 +303,6 @@ def test_fuzz_damaged_checkpoints_load_as_they_were_or_not_at_all(tmp_path, data
 
 @pytest.mark.parametrize("dtype", ["complex64", ">f4", "U3"])
 def test_a_dtype_that_the_format_does_not_know_is_refused(tmp_path, dtype):
-    with pytest.raises(ValueError, match="a: a tensor file cannot hold"):
+    with pytest.raises(ValueError, match=f"^a: .*{dtype}"):
         save(tmp_path, 1, {"a": lambda: np.zeros(2, dtype)}, {})
     assert steps(tmp_path) == []

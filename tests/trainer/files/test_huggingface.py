@@ -73,10 +73,10 @@ def load(source, data_dir="/nowhere") -> tuple[GPT2Config, dict[str, np.ndarray]
 def parameters(config: GPT2Config) -> dict[str, np.ndarray]:
     """Random everywhere, also where GPT-2's initialisation has constants."""
     rng = np.random.default_rng(1)
-    found = {name: rng.standard_normal(a.shape).astype(a.dtype) * 0.3 + a
+    arrays = {name: rng.standard_normal(a.shape).astype(a.dtype) * 0.3 + a
              for name, a in initial_parameters(config, 0)}  # fmt: skip
-    found["wte"][config.vocab :] = 0
-    return found
+    arrays["wte"][config.vocab :] = 0
+    return arrays
 
 
 WRAPPED = ("_orig_mod.transformer.", "module._orig_mod.", "_fsdp_wrapped_module.transformer.")
@@ -125,7 +125,7 @@ def test_matrices_as_nanogpt_has_them_are_read(tmp_path):
 def test_a_head_of_its_own_is_refused(tmp_path):
     tensors = theirs("module.transformer.")
     tensors["module.lm_head.weight"] = 2 * tensors["module.transformer.wte.weight"]
-    with pytest.raises(LadderError, match=r"module\.lm_head\.weight differs from wte\.weight"):
+    with pytest.raises(LadderError, match=r" module\.lm_head\.weight .* wte\.weight"):
         load(write(tmp_path, tensors))
 
 
@@ -142,62 +142,59 @@ def without(tensors, name):
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("change", "names"),
     [
-        (lambda t: without(t, "h.1.ln_2.bias"), "lacks the tensor h.1.ln_2.bias"),
-        (lambda t: without(t, "ln_f.weight"), "lacks the tensor ln_f.weight"),
+        (lambda t: without(t, "h.1.ln_2.bias"), " h.1.ln_2.bias, .* h.0.attn.c_attn.bias;"),
+        (lambda t: without(t, "ln_f.weight"), " ln_f.weight, .* h.0.attn.c_attn.bias;"),
         (
             lambda t: {"model." + n: a for n, a in t.items()},
-            "lacks the tensor wte.weight, and has model.h.0.attn.c_attn.bias",
+            " wte.weight, .* model.h.0.attn.c_attn.bias;",
         ),
+        (lambda t: {**t, "h.3.ln_1.bias": t["ln_f.bias"]}, " h.3.ln_1.bias, .*gpt2"),
+        (lambda t: {**t, "classifier": t["ln_f.bias"]}, " classifier, .*gpt2"),
         (
-            lambda t: {**t, "h.3.ln_1.bias": t["ln_f.bias"]},
-            "holds h.3.ln_1.bias, which a gpt2 model",
+            lambda t: {**t, "transformer.ln_f.bias": t["ln_f.bias"]},
+            " ln_f.bias .* transformer.ln_f.bias",
         ),
-        (
-            lambda t: {**t, "classifier": t["ln_f.bias"]},
-            "holds classifier, which a gpt2 model does not",
-        ),
-        (lambda t: {**t, "transformer.ln_f.bias": t["ln_f.bias"]}, "ln_f.bias twice, as "),
-        (lambda t: {**t, "wte.weight": t["wpe.weight"]}, r"wte.weight has the shape \(6, 4\)"),
+        (lambda t: {**t, "wte.weight": t["wpe.weight"]}, r"wte.weight .*\(6, 4\), .*\(11, 4\)"),
         (
             lambda t: {**t, "h.0.mlp.c_fc.weight": t["h.0.mlp.c_proj.weight"]},
-            r"c_fc.weight has the shape \(16, 4\), the model's is \(4, 16\)",
+            r"c_fc.weight .*\(16, 4\), .*\(4, 16\)",
         ),
-        (lambda t: {**t, "ln_f.bias": t["ln_f.bias"].astype(int)}, "ln_f.bias is int64"),
-        (lambda t: {**t, "ln_f.bias": t["ln_f.bias"] * np.float32("nan")}, "ln_f.bias holds NaN"),
-        (lambda t: {**t, "h.2.ln_1.bias": t["ln_f.bias"] / np.float32(0)}, "h.2.ln_1.bias holds"),
+        (lambda t: {**t, "ln_f.bias": t["ln_f.bias"].astype(int)}, "ln_f.bias .*int64"),
+        (lambda t: {**t, "ln_f.bias": t["ln_f.bias"] * np.float32("nan")}, "ln_f.bias .*NaN"),
+        (lambda t: {**t, "h.2.ln_1.bias": t["ln_f.bias"] / np.float32(0)}, "h.2.ln_1.bias .*NaN"),
     ],
 )
 @pytest.mark.filterwarnings("ignore:divide by zero")
-def test_other_tensors_than_gpt2s_are_refused_by_name(tmp_path, change, message):
-    with pytest.raises(LadderError, match=message):
+def test_other_tensors_than_gpt2s_are_refused_by_name(tmp_path, change, names):
+    with pytest.raises(LadderError, match=names):
         load(write(tmp_path, change(theirs())))
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("change", "names"),
     [
-        ({"n_layer": 4}, "lacks the tensor h.3"),
-        ({"n_layer": 2}, r"holds h\.2\."),
-        ({"n_layer": 10**12}, "holds 40 tensors, not 1000000000000 layers"),
-        ({"n_layer": 0}, "n_layer is 0, not a positive number"),
-        ({"n_head": 3}, "4 channels do not divide into 3 heads"),
-        ({"n_embd": 10**30, "n_head": 1}, "has the shape"),
-        ({"n_embd": 8}, "has the shape"),
-        ({"vocab_size": None}, "vocab_size is None"),
-        ({"vocab_size": True}, "vocab_size is True"),
-        ({"n_positions": "6"}, "n_positions is '6'"),
-        ({"n_inner": 8}, "n_inner is 8"),
-        ({"model_type": "llama"}, "model_type is 'llama'; only 'gpt2' can be loaded"),
-        ({"activation_function": "relu"}, "activation_function is 'relu'"),
-        ({"layer_norm_epsilon": 1e-6}, "layer_norm_epsilon is 1e-06"),
-        ({"tie_word_embeddings": False}, "tie_word_embeddings is False"),
-        ({"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx is True"),
+        ({"n_layer": 4}, r" h\.3\."),
+        ({"n_layer": 2}, r" h\.2\."),
+        ({"n_layer": 10**12}, " 40 .* 1000000000000 "),
+        ({"n_layer": 0}, "n_layer .* 0,"),
+        ({"n_head": 3}, "4 channels .* 3 heads"),
+        ({"n_embd": 10**30, "n_head": 1}, r"wte.weight .*\(11, 4\), .*\(11, 10+\)"),
+        ({"n_embd": 8}, r"wte.weight .*\(11, 4\), .*\(11, 8\)"),
+        ({"vocab_size": None}, "vocab_size .* None"),
+        ({"vocab_size": True}, "vocab_size .* True"),
+        ({"n_positions": "6"}, "n_positions .* '6'"),
+        ({"n_inner": 8}, "n_inner .* 8;.* 16"),
+        ({"model_type": "llama"}, "model_type .*'llama'; .*'gpt2'"),
+        ({"activation_function": "relu"}, "activation_function .*'relu'; .*'gelu_new'"),
+        ({"layer_norm_epsilon": 1e-6}, "layer_norm_epsilon .* 1e-06"),
+        ({"tie_word_embeddings": False}, "tie_word_embeddings .* False"),
+        ({"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx .* True"),
     ],
 )
-def test_a_config_of_another_model_is_refused(tmp_path, change, message):
-    with pytest.raises(LadderError, match=message):
+def test_a_config_of_another_model_is_refused(tmp_path, change, names):
+    with pytest.raises(LadderError, match=names):
         load(write(tmp_path, theirs(), {**CONFIG, **change}))
 
 
@@ -269,18 +266,17 @@ def test_weights_are_used_only_with_the_hash_that_is_known_here_or_that_the_hub_
     tmp_path, monkeypatch
 ):
     Hub(monkeypatch, cached=write(tmp_path, theirs()))
-    refusal = f"model.safetensors does not have the sha256 {SIZES['gpt2'].pretrained.sha256}; del"
-    with pytest.raises(LadderError, match=refusal) as refused:
+    file, sha256 = tmp_path / "model.safetensors", SIZES["gpt2"].pretrained.sha256
+    with pytest.raises(LadderError, match=f"{file} .*{sha256}") as refused:
         load("gpt2")
     assert not isinstance(refused.value, DownloadError), "random weights would take its place"
-    file = tmp_path / "model.safetensors"
     content = file.read_bytes()
     blob = tmp_path / hashlib.sha256(content).hexdigest()
     file.rename(blob)
     file.symlink_to(blob.name)
     assert load("someone/tiny-gpt")[0] == TINY
     blob.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
-    with pytest.raises(LadderError, match=f"sha256 {blob.name}"):
+    with pytest.raises(LadderError, match=blob.name):
         load("someone/tiny-gpt")
 
 
@@ -301,7 +297,7 @@ def test_offline_by_choice_never_asks_the_network(monkeypatch):
 
     hub = Hub(monkeypatch)
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
-    with pytest.raises(DownloadError, match="HF_HUB_OFFLINE is set"):
+    with pytest.raises(DownloadError, match="HF_HUB_OFFLINE"):
         load("gpt2")
     assert all(local for *_, local in hub.asked)
 
@@ -331,8 +327,8 @@ def test_transformers_loads_an_export_and_computes_the_same_logits(tmp_path):
     assert not any(loading.values()), loading
     with torch.no_grad():
         expected = model.eval()(torch.from_numpy(tokens).long()).logits.numpy()
-    found = logits_of(config, ours, tokens)
-    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5 * np.abs(expected).max())
+    logits = logits_of(config, ours, tokens)
+    np.testing.assert_allclose(logits, expected, rtol=0, atol=1e-5 * np.abs(expected).max())
 
     model.save_pretrained(tmp_path / "back")
     again, parameters_again = load(tmp_path / "back")

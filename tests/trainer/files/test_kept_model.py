@@ -1,5 +1,6 @@
 """What a run leaves at its end: its model, for other commands, programs and runs."""
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -34,7 +35,7 @@ def test_a_run_leaves_the_model_that_its_checkpoint_would_hold(tmp_path):
         whole = tensors[name] if layer is None else tensors[name][layer]
         np.testing.assert_array_equal(array[tuple(map(slice, whole.shape))], whole)
     assert (kept.tokenizer, kept.shape.layers) == ("bytes", SHAPE.layers)
-    assert "model, 0 MB, at the end" in screen
+    assert "model, 0 MB" in screen
 
 
 def test_ranks_leave_the_model_that_they_share(tmp_path):
@@ -55,7 +56,7 @@ def test_the_model_before_is_kept_beside_it_and_no_model_means_none(tmp_path):
     first = arrays(opened(folder, tmp_path))
     for steps in (2, 3):
         _, screen = run(tmp_path, keep_model=True, steps=steps)
-        assert "the one there becomes model.previous" in screen
+        assert "model.previous" in screen
     second = arrays(opened(folder / "model.previous", tmp_path))
     last = arrays(opened(folder, tmp_path))
     key = ("qkvw", 0)
@@ -67,23 +68,21 @@ def test_samples_come_from_the_newest_run_unless_e_names_one(tmp_path, monkeypat
     monkeypatch.chdir(tmp_path)
     words = ["--prompt", "a", "--sample-tokens", "2", "--device", "cpu"]
     assert of_newest_run(Flags()) == Flags()
-    assert "[-e gpt2; no run in runs/ has left a model]" in capsys.readouterr().err
+    assert "[-e gpt2; " in capsys.readouterr().err
     for name in ("old", "new"):
         run(tmp_path, keep_model=True, steps=1, output=f"runs/{name}")
     assert sample.main(words) == 0
-    assert "[-e runs/new; there are also runs/old]" in capsys.readouterr().err
-    with pytest.raises(LadderError, match="-e runs holds runs; name one: runs/new, runs/old"):
+    assert re.search(r"\[-e runs/new; .*runs/old\]", capsys.readouterr().err)
+    with pytest.raises(LadderError, match=r"^-e runs .*: runs/new, runs/old"):
         sample.main(["-e", "runs", *words])
     for wrong in ("runs/odl", "old1"):  # the nearest first
-        with pytest.raises(
-            LadderError, match=f"-e {wrong}: no such.*; runs are runs/old, runs/new"
-        ):
+        with pytest.raises(LadderError, match=f"^-e {wrong}: .* runs/old, runs/new"):
             sample.main(["-e", wrong, *words])
         for command in (plot.main, lambda words: parse(["--config", *words])):
-            with pytest.raises(LadderError, match=f"{wrong}.*; runs are runs/old, runs/new"):
+            with pytest.raises(LadderError, match=f"{wrong}.* runs/old, runs/new"):
                 command([wrong])
     assert sample.main(["-e", "runs/old", *words]) == 0
-    assert "there are also" not in capsys.readouterr().err
+    assert "runs/new" not in capsys.readouterr().err
 
 
 def test_a_model_brings_the_characters_of_its_text(tmp_path):
@@ -93,10 +92,12 @@ def test_a_model_brings_the_characters_of_its_text(tmp_path):
         tmp_path, shape, lambda name: np.zeros(shape.parameter_shapes()[name]), tokenizer
     )
     for name in (tmp_path, tmp_path / "model"):
-        _, found = weights.open_with_tokenizer(str(name), None, seed=0, data_dir=tmp_path / "data")
-        assert (found.name, found.symbols) == (tokenizer.name, tokenizer.symbols)
+        _, opened_with = weights.open_with_tokenizer(
+            str(name), None, seed=0, data_dir=tmp_path / "data"
+        )
+        assert (opened_with.name, opened_with.symbols) == (tokenizer.name, tokenizer.symbols)
     (tmp_path / "model/tokenizer.json").write_text("{}")
-    with pytest.raises(LadderError, match="cannot read the characters in"):
+    with pytest.raises(LadderError, match=str(tmp_path / "model/tokenizer.json")):
         weights.open_with_tokenizer(str(tmp_path), None, seed=0, data_dir=tmp_path)
 
 
@@ -115,6 +116,6 @@ def test_a_broken_export_leaves_the_model_that_was_there(tmp_path):
     kept_model.keep(
         tmp_path, SHAPE, lambda name: np.zeros(SHAPE.parameter_shapes()[name]), ByteTokenizer()
     )
-    with pytest.raises(LadderError, match="space"):
+    with pytest.raises(LadderError, match="No space left on device"):
         kept_model.keep(tmp_path, SHAPE, fails, ByteTokenizer())
     assert opened(tmp_path, tmp_path).tokenizer == "bytes"

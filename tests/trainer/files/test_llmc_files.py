@@ -94,29 +94,29 @@ def with_header(at: int, value: int) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("content", "message"),
+    ("content", "names"),
     [
-        (b"", "is no llm.c model file: it does not begin with 20240326"),
-        (FP32[:1000], "is no llm.c model file"),
-        (with_header(0, 20240520), "is no llm.c model file"),
-        (with_header(1, 1), "version 1 of llm.c's model files is not read"),
-        (with_header(1, 5), "where its header asks for"),
-        (with_header(2, 0), "its header is damaged"),
-        (with_header(4, -1), "its header is damaged"),
-        (with_header(7, 4), "its header is damaged"),
-        (with_header(5, 3), "4 channels do not divide into 3 heads"),
-        (with_header(4, 2**31 - 1), "where its header asks for"),
-        (FP32[:1024], "has 1024 bytes where its header asks for"),
-        (FP32[:-1], "where its header asks for"),
-        (FP32 + b"\0", "where its header asks for"),
-        (FP32[:-4] + struct.pack("<f", float("nan")), "lnfb holds NaN"),
-        (BF16[:1024] + b"\x80\x7f" + BF16[1026:], "wte holds NaN or infinity"),
+        (b"", " 20240326 "),
+        (FP32[:1000], " 20240326 "),
+        (with_header(0, 20240520), " 20240326 "),
+        (with_header(1, 1), "version 1 .*train_gpt2.py"),
+        (with_header(1, 5), " 3184 bytes .* 2104;"),
+        (with_header(2, 0), "context .* 0,"),
+        (with_header(4, -1), "layers .* -1,"),
+        (with_header(7, 4), "5 tokens .* 4 columns"),
+        (with_header(5, 3), "4 channels .* 3 heads"),
+        (with_header(4, 2**31 - 1), " 3184 bytes .* 2095944040704;"),
+        (FP32[:1024], " 1024 bytes .* 3184;"),
+        (FP32[:-1], " 3183 bytes .* 3184;"),
+        (FP32 + b"\0", " 3185 bytes .* 3184;"),
+        (FP32[:-4] + struct.pack("<f", float("nan")), " lnfb .*NaN"),
+        (BF16[:1024] + b"\x80\x7f" + BF16[1026:], " wte .*NaN"),
     ],
 )
-def test_a_damaged_model_is_one_clear_error(tmp_path, content, message):
+def test_a_damaged_model_is_one_clear_error(tmp_path, content, names):
     path = tmp_path / "model.bin"
     path.write_bytes(content)
-    with pytest.raises(LadderError, match=message) as error:
+    with pytest.raises(LadderError, match=names) as error:
         load(path)
     assert str(path) in str(error.value)
 
@@ -126,7 +126,7 @@ def test_sizes_that_only_the_header_claims_allocate_nothing(tmp_path):
     (tmp_path / "model.bin").write_bytes(huge + bytes(1 << 16))
     tracemalloc.start()
     try:
-        with pytest.raises(LadderError, match="where its header asks for"):
+        with pytest.raises(LadderError, match=f" {1024 + (1 << 16)} bytes"):
             load_model(tmp_path / "model.bin")
         assert tracemalloc.get_traced_memory()[1] < 100_000
     finally:

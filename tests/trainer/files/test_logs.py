@@ -44,7 +44,7 @@ def test_numbers_that_json_does_not_know_become_null(tmp_path):
 
 def test_a_log_that_cannot_be_written_is_an_error_of_one_line(tmp_path):
     (tmp_path / "file").write_text("in the way")
-    with pytest.raises(LadderError, match=r"^cannot write .*file/main\.log: Not a directory$"):
+    with pytest.raises(LadderError, match=r"/file/main\.log: Not a directory$"):
         RunLog(tmp_path / "file")
 
 

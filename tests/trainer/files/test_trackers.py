@@ -1,5 +1,6 @@
 """What trackers are told of a run. Stand-ins have the interface of the real libraries."""
 
+import re
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -63,7 +64,7 @@ def test_trackers_are_told_the_numbers_of_the_log_and_a_new_run_begins_anew(tmp_
 def test_a_tracker_that_fails_leaves_the_run_its_logs(tmp_path, library):
     library.fails_at = 1
     outcome, screen = run(tmp_path, steps=3, report_to="wandb")
-    assert "note: wandb is told no more: no network\n" in screen
+    assert re.search("wandb .*: no network\n", screen)
     assert outcome.val_losses[-1][0] == 3 and {entry["step"] for entry in library.told} == {0}
 
 
@@ -77,5 +78,5 @@ def test_a_tracker_that_is_not_installed_is_named_before_anything_begins(tmp_pat
     with pytest.raises(LadderError, match=r"^--report-to trackio: .*\[trackio\]"):
         run(tmp_path, report_to="trackio")
     assert not (tmp_path / "run").exists()
-    with pytest.raises(LadderError, match="--report-to mlflow: choose among trackio, tensorboard"):
+    with pytest.raises(LadderError, match=r"^--report-to mlflow: .* trackio, tensorboard"):
         Flags(report_to="wandb,mlflow")

@@ -21,7 +21,7 @@ def test_char_is_nanogpts_character_model():
 def test_pretrained_weights_need_gpt2s_tokens(tmp_path):
     model = weights.open_model("gpt2", vocab=257, seed=1, data_dir=tmp_path)
     assert not model.trained
-    assert "random initial weights" in model.note
+    assert model.note.startswith(f"{weights.INSTEAD} gpt2's")
     assert model.shape.vocab == 257
 
 
@@ -58,7 +58,7 @@ def saved_again(tmp_path, change):
 )
 def test_a_checkpoint_whose_state_does_not_fit_its_tensors_is_refused(tmp_path, change):
     again = saved_again(tmp_path, lambda state: state["shape"].update(change))
-    with pytest.raises(LadderError, match=r"does not (hold|say)"):
+    with pytest.raises(LadderError, match="again/step_00000000"):
         weights.open_model(again, vocab=257, seed=1, data_dir=tmp_path)
 
 
@@ -78,25 +78,27 @@ def test_a_checkpoint_of_an_unknown_architecture_is_refused(tmp_path):
 def test_weights_that_are_not_finite_are_refused(tmp_path):
     name = save_model(tmp_path / "bad", factor=np.nan)
     model = weights.open_model(name, vocab=257, seed=1, data_dir=tmp_path)
-    with pytest.raises(LadderError, match="wte holds NaN or infinity"):
+    with pytest.raises(LadderError, match=r" wte .*NaN"):
         list(model.pieces)
 
 
-@pytest.mark.parametrize("name", ["gtp2", "model.bin", "notes.txt"])
-def test_what_is_no_model_is_refused(tmp_path, monkeypatch, name):
+@pytest.mark.parametrize(
+    ("name", "instead"), [("gtp2", "gpt2"), ("model.bin", "gpt2"), ("notes.txt", "[.]safetensors")]
+)
+def test_what_is_no_model_is_refused(tmp_path, monkeypatch, name, instead):
     monkeypatch.chdir(tmp_path)
     Path("notes.txt").write_text("no model")
-    with pytest.raises(LadderError, match=f"-e {name}: no"):
+    with pytest.raises(LadderError, match=f"^-e {name}: .*{instead}"):
         weights.open_model(name, vocab=257, seed=1, data_dir=tmp_path)
 
 
 def test_a_checkpoint_whose_tokenizer_is_no_name_is_refused(tmp_path):
     again = saved_again(tmp_path, lambda state: state.update(tokenizer=[1]))
-    with pytest.raises(LadderError, match=r"there is no tokenizer '\[1\]'"):
+    with pytest.raises(LadderError, match=r"tokenizer '\[1\]'"):
         weights.open_with_tokenizer(again, None, seed=0, data_dir=tmp_path)
 
 
 def test_a_folder_without_a_model_is_refused_before_a_vocabulary_is_fetched(tmp_path, monkeypatch):
     monkeypatch.setattr(weights, "get_tokenizer", None)
-    with pytest.raises(LadderError, match="holds no checkpoint and no model"):
+    with pytest.raises(LadderError, match=f"{tmp_path}.* model.safetensors;"):
         weights.open_with_tokenizer(str(tmp_path), None, seed=0, data_dir=tmp_path)

@@ -63,7 +63,7 @@ def test_the_op_with_the_most_to_gain_is_accepted(capsys):
 
 
 @pytest.mark.parametrize(
-    ("answer", "says"),
+    ("answer", "advice"),
     [
         (lambda p: (max(p["ops"], key=lambda r: r["ms"])["op"], 1.1), "would save"),
         (lambda p: (by_gain(p)[0], 2 * by_gain(p)[1]), "is no factor of"),
@@ -72,9 +72,9 @@ def test_the_op_with_the_most_to_gain_is_accepted(capsys):
         (lambda p: None, "next_climb returns None; return the op's name"),
     ],
 )
-def test_another_op_or_factor_is_refused(answer, says, capsys):
+def test_another_op_or_factor_is_refused(answer, advice, capsys):
     climbing.check_next_climb(answer, gpt.measured_profiles())
-    assert (said := capsys.readouterr().out).startswith("✗ ") and says in said
+    assert (said := capsys.readouterr().out).startswith("✗ ") and advice in said
 
 
 # ---- which op is slow ---------------------------------------------------------------------------
@@ -116,7 +116,7 @@ def test_a_swap_that_makes_the_step_light_is_accepted(counted, capsys):
 
 
 @pytest.mark.parametrize(
-    ("swap", "says"),
+    ("swap", "advice"),
     [
         ({"gelu.forward": 2}, "1,800 -> 1,800 sectors; the limit is 1,000"),
         ({"gelu.backward": 2, "gelu.forward": 2}, "swap one op, as in {"),
@@ -124,9 +124,9 @@ def test_a_swap_that_makes_the_step_light_is_accepted(counted, capsys):
         ({"relu.forward": 1}, "no call of the step is a relu.forward; its ops: "),
     ],
 )
-def test_a_swap_that_does_not_is_refused(swap, says, counted, capsys):
+def test_a_swap_that_does_not_is_refused(swap, advice, counted, capsys):
     climbing.check_swap(counted, swap, at_most=1000)
-    assert (said := capsys.readouterr().out).startswith("✗ ") and says in said
+    assert (said := capsys.readouterr().out).startswith("✗ ") and advice in said
 
 
 # ---- which op is wrong --------------------------------------------------------------------------
@@ -167,7 +167,7 @@ def forever(ops, goes_wrong):
 
 
 @pytest.mark.parametrize(
-    ("answer", "says"),
+    ("answer", "advice"),
     [
         (one_by_one, "'op 3' of 8 takes 4 steps, where 3 are enough"),
         (lambda ops, goes_wrong: ops[0], "'op 1' is wrong, but it returns 'op 0'"),
@@ -175,23 +175,23 @@ def forever(ops, goes_wrong):
         (forever, "still searching after 9 steps"),
     ],
 )
-def test_a_search_that_is_slow_or_wrong_is_refused(answer, says, capsys):
+def test_a_search_that_is_slow_or_wrong_is_refused(answer, advice, capsys):
     climbing.check_bisect(answer)
-    assert (said := capsys.readouterr().out).startswith("✗ ") and says in said
+    assert (said := capsys.readouterr().out).startswith("✗ ") and advice in said
 
 
 # ---- the notebook -------------------------------------------------------------------------------
 
 
 def python_solution(name):
-    (found,) = (
+    (solution,) = (
         match.group(1)
         for cell in CELLS
         for match in re.finditer(r"```python\n(.*?)```", cell.source, re.DOTALL)
         if f"def {name}(" in match.group(1)
     )
     names = {}
-    exec(found, names)
+    exec(solution, names)
     return names[name]
 
 

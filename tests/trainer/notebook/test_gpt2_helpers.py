@@ -95,8 +95,8 @@ def test_a_kernel_given_as_text_is_run_unchecked(start):
 
 def cell_of(exercise):
     notebook = nbformat.read(ROOT / "notebooks/10_gpt2.ipynb", as_version=4)
-    (found,) = (cell.source for cell in notebook.cells if exercise in cell.source)
-    return found
+    (source,) = (cell.source for cell in notebook.cells if exercise in cell.source)
+    return source
 
 
 def test_the_orders_that_the_fold_calls_right_are_right(capsys):
@@ -117,7 +117,7 @@ def test_a_weight_gradient_after_the_stream_has_changed_is_wrong():
 
 
 @pytest.mark.parametrize(
-    ("change", "says"),
+    ("change", "advice"),
     [
         (lambda order: order[1:], "'fcproj matmul.backward_bias' is missing; write each of the 9"),
         (lambda order: [*order, order[0]], "'fcproj matmul.backward_bias' is there 2 times"),
@@ -129,10 +129,10 @@ def test_a_weight_gradient_after_the_stream_has_changed_is_wrong():
         (lambda order: [*order[1:], order[0]], "overwritten one that a later call was to read"),
     ],
 )
-def test_what_is_amiss_in_an_order_is_named(change, says, capsys):
+def test_what_is_amiss_in_an_order_is_named(change, advice, capsys):
     exercises.check_order("\n".join(change(exercises.mlp_backward())))
     said = capsys.readouterr().out
-    assert said.startswith("✗") and says in " ".join(said.split())
+    assert said.startswith("✗") and advice in " ".join(said.split())
 
 
 def test_the_order_in_the_notebook_is_a_wrong_one_of_the_right_calls(capsys):

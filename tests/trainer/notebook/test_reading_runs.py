@@ -15,7 +15,7 @@ def means(values, window):
 
 
 @pytest.mark.parametrize(
-    ("check", "answer", "says"),
+    ("check", "answer", "advice"),
     [
         ("check_smooth", means, "✓"),
         ("check_smooth", lambda v, w: v, "✗ window 3, step 0"),
@@ -32,9 +32,9 @@ def means(values, window):
         ("check_bits", lambda loss, tokens, size: loss * tokens / size, "✗ 0.693 nats per token"),
     ],
 )
-def test_an_answer_is_accepted_or_refused_with_the_reason(check, answer, says, capsys):
+def test_an_answer_is_accepted_or_refused_with_the_reason(check, answer, advice, capsys):
     getattr(reading_runs, check)(answer)
-    assert capsys.readouterr().out.startswith(says)
+    assert capsys.readouterr().out.startswith(advice)
 
 
 @pytest.mark.parametrize(

@@ -67,16 +67,16 @@ def assert_same(ours, theirs, tolerance=1e-4):
 def test_loss_logits_and_gradients_are_those_of_pytorch(flags, tolerance):
     ours, theirs, flat = models(**flags)
     tokens, targets = batch()
-    found = []
+    results = []
     for model in (ours, theirs):
         loss, _ = model(tokens, targets)
-        found.append([loss.detach(), *torch.autograd.grad(loss / 3, flat)])
+        results.append([loss.detach(), *torch.autograd.grad(loss / 3, flat)])
         _, logits = model(tokens)
         weight = torch.linspace(-1, 1, logits.numel()).view(logits.shape)
-        found[-1] += [logits.detach(), *torch.autograd.grad((logits * weight).mean(), flat)]
+        results[-1] += [logits.detach(), *torch.autograd.grad((logits * weight).mean(), flat)]
         with torch.no_grad():
-            found[-1] += model(tokens, targets)
-    assert_same(*found, tolerance)
+            results[-1] += model(tokens, targets)
+    assert_same(*results, tolerance)
 
 
 @pytest.fixture
@@ -97,7 +97,7 @@ def test_several_steps_that_accumulate_are_those_of_pytorch(by_address):
     optimizer's steps: memory is used again, at other places, too."""
     ours, theirs, flat = models(**NAIVE, dtype="fp32")
     for step in range(3):
-        found = []
+        gradients = []
         for model in (ours, theirs):
             for p in flat:
                 p.grad = None
@@ -105,8 +105,8 @@ def test_several_steps_that_accumulate_are_those_of_pytorch(by_address):
             (losses[0] + 2 * losses[1]).backward()
             tokens, targets = batch(seed=step)
             model(tokens[:, : 4 + step % 2], targets[:, : 4 + step % 2])[0].backward()
-            found.append([p.grad for p in flat])
-        assert_same(*found)
+            gradients.append([p.grad for p in flat])
+        assert_same(*gradients)
         with torch.no_grad():
             for p in flat:
                 p -= 0.1 * p.grad
@@ -131,19 +131,19 @@ def test_what_would_be_wrong_is_refused():
     tokens, targets = batch()
     loss, _ = ours(tokens, targets)
     loss.backward(retain_graph=True)
-    with pytest.raises(RuntimeError, match="only once"):
+    with pytest.raises(RuntimeError, match="once"):
         loss.backward()
     loss, _ = ours(tokens, targets)
     with torch.no_grad():
         flat[0].mul_(2)
-    with pytest.raises(RuntimeError, match="was changed"):
+    with pytest.raises(RuntimeError, match="parameter"):
         loss.backward()
     for wrong in ((tokens + V, targets), (tokens, targets - 5)):
-        with pytest.raises(RuntimeError, match="a token is none of 257"):
+        with pytest.raises(RuntimeError, match=" 257"):
             ours(*wrong)
-    with pytest.raises(LadderError, match="vanish"):
+    with pytest.raises(LadderError, match=r"fp16.*dtype='bf16'"):
         models(dtype="fp16")
-    with pytest.raises(LadderError, match="must be float32"):
+    with pytest.raises(LadderError, match=r"float32 .*float16"):
         kl.GPT2(SHAPE, [p.half() for p in flat], [False] * len(flat))
 
 
@@ -173,13 +173,13 @@ def test_a_model_of_transformers_is_called_as_before(tmp_path):
     theirs = their_model()
     ours = kl.swap(copy.deepcopy(theirs))
     tokens, labels = batch()
-    found = []
+    results = []
     for model in (ours, theirs):
         model(tokens, labels=labels).loss.backward()
         logits = model(tokens).logits.detach()
         masked = model(tokens, attention_mask=torch.ones_like(tokens)).logits.detach()
-        found.append([logits, masked, *(p.grad for p in model.parameters())])
-    assert_same(*found)
+        results.append([logits, masked, *(p.grad for p in model.parameters())])
+    assert_same(*results)
     for old, new in zip(theirs.parameters(), ours.parameters(), strict=True):
         assert torch.equal(old, new)
         assert new.grad.stride() == new.stride()  # so that nobody has to copy it
@@ -199,15 +199,15 @@ def test_a_swapped_model_goes_through_the_compiler():
 
 
 @pytest.mark.parametrize(
-    ("settings", "message"),
+    ("settings", "names"),
     [
-        ({"activation_function": "relu"}, "activation_function is 'relu'"),
-        ({"embd_pdrop": 0.1}, "embd_pdrop and resid_pdrop the same"),
+        ({"activation_function": "relu"}, "activation_function .*'relu'"),
+        ({"embd_pdrop": 0.1}, "embd_pdrop .*resid_pdrop"),
         ({"layer_norm_epsilon": 1e-6}, "layer_norm_epsilon"),
     ],
 )
-def test_another_model_is_not_swapped(settings, message):
-    with pytest.raises(LadderError, match=message):
+def test_another_model_is_not_swapped(settings, names):
+    with pytest.raises(LadderError, match=names):
         kl.swap(their_model(**settings))
-    with pytest.raises(LadderError, match="GPT2LMHeadModel, not Linear"):
+    with pytest.raises(LadderError, match=r"GPT2LMHeadModel.* Linear"):
         kl.swap(torch.nn.Linear(2, 2))
