@@ -248,7 +248,7 @@ def test_a_run_does_not_overwrite_the_checkpoints_of_another(tmp_path):
 def test_a_run_neither_reads_nor_writes_where_another_one_writes(tmp_path, monkeypatch):
     flags = Flags(**settings(tmp_path, checkpoint_every=1))
     with alone_in(tmp_path / "run"), monkeypatch.context() as patched:
-        patched.setattr(training, "open_run", lambda flags: pytest.fail("it was read"))
+        patched.setattr("trainer.open.open_run", lambda *_: pytest.fail("it was read"))
         refusal = rf"another run \(process {os.getpid()}\) is writing to .*; wait for its end, or"
         with pytest.raises(LadderError, match=refusal):
             train(flags)

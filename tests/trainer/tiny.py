@@ -22,7 +22,8 @@ from trainer.model.calls import Call
 from trainer.model.gpt2 import GPT2Config
 from trainer.model.model_config import Size
 from trainer.model.program import initial_parameters
-from trainer.train import Outcome, train
+from trainer.report import Outcome
+from trainer.train import train
 
 SHAPE = GPT2Config(
     context=32, vocab=257, padded_vocab=384, layers=2, heads=2, channels=16, dropout=0.0

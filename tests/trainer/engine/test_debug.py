@@ -10,7 +10,6 @@ from ladder.core.contract.ladder import find
 from ladder.core.device.open import Cpu
 from tests.trainer.tiny import needs_compiler, run, settings
 from trainer.engine.engine import wait
-from trainer.engine.steps import Steps
 from trainer.files import checkpoint
 from trainer.flags import Flags
 from trainer.open import open_run
@@ -21,7 +20,7 @@ def test_debug_nan_names_the_first_op_whose_output_is_not_finite(tmp_path):
     setup = open_run(Flags(**settings(tmp_path, debug_nan=True)))
     setup.engine.write("ln2b", np.full((16,), np.inf), 1)
     with pytest.raises(LadderError) as stopped:
-        take_step(Steps(setup.config, setup.engine), setup.train, 0)
+        take_step(setup.steps, setup.train, 0)
     assert str(stopped.value) == (
         "--debug-nan: h1.ln_2, layernorm.forward rung 0 (the NumPy reference) is the first whose "
         "output is not finite: out in 512 of 512 places, first at (0, 0)"
@@ -31,9 +30,8 @@ def test_debug_nan_names_the_first_op_whose_output_is_not_finite(tmp_path):
 def test_debug_nan_sees_the_backward_pass_and_the_update(tmp_path):
     setup = open_run(Flags(**settings(tmp_path, debug_nan=True)))
     setup.engine.write("fcprojw.v", np.full((2, 16, 64), np.nan))
-    steps = Steps(setup.config, setup.engine)
     with pytest.raises(LadderError, match=r" fcprojw, adamw.update .*: weight in 2,048 of 12,800"):
-        take_step(steps, setup.train, 0)
+        take_step(setup.steps, setup.train, 0)
 
 
 def test_debug_flags_do_not_change_what_is_computed(tmp_path):

@@ -9,7 +9,6 @@ from tests.trainer.parallel_run import run_ranks, together
 from tests.trainer.tiny import SHAPE, parameters, save_model, settings
 from trainer import report
 from trainer.engine import memory
-from trainer.engine.steps import Steps
 from trainer.files import checkpoint, logs
 from trainer.flags import Flags
 from trainer.model.program import build
@@ -106,9 +105,8 @@ def test_all_ranks_have_the_same_weights_bit_for_bit(tmp_path, zero):
 
     def work(group):
         setup = open_run(flags, group)
-        own_steps = Steps(setup.config, setup.engine, group)
         for number in range(3):
-            take_step(own_steps, setup.train, number)
+            take_step(setup.steps, setup.train, number)
         return setup.engine.arrays["parameters"].tobytes()
 
     first, *others = together(3, work)
@@ -208,7 +206,6 @@ def test_updates_are_skipped_on_all_ranks_or_on_none(tmp_path, monkeypatch):
 
     def work(group):
         setup = open_run(flags, group)
-        own_steps = Steps(setup.config, setup.engine, group)
         forward = setup.engine.forward
 
         def overflow():
@@ -219,9 +216,9 @@ def test_updates_are_skipped_on_all_ranks_or_on_none(tmp_path, monkeypatch):
         setup.engine.forward = overflow
         steps = []
         for number in range(3):  # which `overflow` looks at
-            steps += [take_step(own_steps, setup.train, number)]
+            steps += [take_step(setup.steps, setup.train, number)]
         weights = setup.engine.arrays["parameters"].tobytes()
-        return [step.skipped for step in steps], own_steps.scale.value, weights
+        return [step.skipped for step in steps], setup.steps.scale.value, weights
 
     (skipped, scale, weights), other = together(2, work)
     assert skipped[0] is None and "overflowed" in skipped[1] and skipped[2] is None
