@@ -60,11 +60,11 @@ def loop(run: Run, report: Report | Silent, interrupt: Interrupt) -> Outcome:
             if validates and run.train_split is not None:
                 loss = validate(engine, run.train_split, batches, stop, group)
                 report.train_split(step, loss)
-            if validates and run.examples and (last or step > 0):
+            if validates and run.examples and (last or step > 0):  # it takes long: not at first
                 with saying_why_not(report, f"accuracy on HellaSwag at step {step}"):
                     score = evaluate(engine, run.examples, stop, group, report.scoring)
                     report.score(step, score)
-            if samples and run.predictor and run.tokenizer:
+            if samples and run.predictor and run.tokenizer:  # which rank 0 has
                 with saying_why_not(report, f"sample at step {step}"):
                     text = sample(run.predictor, run.tokenizer, config, interrupt.here, group)
                     report.sample(step, text)

@@ -135,13 +135,13 @@ def assert_same(a: dict[str, np.ndarray], b: dict[str, np.ndarray]) -> None:
 
 def whole(config, pieces) -> tuple[Any, dict[str, np.ndarray]]:
     """The configuration, and the parameters of a file put together as the engine does."""
-    found = {name: np.full(shape, np.nan) for name, shape in config.parameter_shapes().items()}
+    arrays = {name: np.full(shape, np.nan) for name, shape in config.parameter_shapes().items()}
     for name, layer, array in pieces:
         assert array.dtype == np.float32
-        target = found[name] if layer is None else found[name][layer]
+        target = arrays[name] if layer is None else arrays[name][layer]
         assert array.shape == target.shape
         target[...] = array
-    return config, found
+    return config, arrays
 
 
 def highest_rungs(calls: Iterable[Call], target: Target) -> dict[str, str]:

@@ -83,9 +83,9 @@ def train(folder, ranks, steps=STEPS, dloss=None, **changes):
         if dloss is not None:
             forward = engine.forward
             engine.forward = lambda: (engine.write("dloss", dloss), forward())
-        found = [take_step(setup.steps, setup.train, number) for number in range(steps)]
+        outcomes = [take_step(setup.steps, setup.train, number) for number in range(steps)]
         weights = {name: engine.read_stored(name).tobytes() for name in engine.program.parameters}
-        return weights, [(step.loss, step.norm) for step in found]
+        return weights, [(step.loss, step.norm) for step in outcomes]
 
     return together(ranks, work)
 
