@@ -169,6 +169,7 @@ class Run:
     peers: Communicator | None
     device: Device
     shape: ModelConfig
+    sharding: Sharding
     kernels: Kernels
     engine: Engine
     steps: Steps
@@ -187,10 +188,6 @@ class Run:
     @property
     def directory(self) -> Path:
         return Path(self.config.output)
-
-    @property
-    def sharding(self) -> Sharding:
-        return Sharding(self.group.rank, self.group.size, self.config.zero, self.config.overlap)
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -321,6 +318,7 @@ def open_run(flags: Flags, group: Group = ALONE) -> Run:
         peers=peers,
         device=machine.device,
         shape=shape,
+        sharding=sharding,
         kernels=kernels,
         engine=engine,
         steps=steps,

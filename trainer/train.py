@@ -60,7 +60,7 @@ def loop(run: Run, report: Report | Silent, interrupt: Interrupt) -> Outcome:
             if validates and run.train_split is not None:
                 loss = validate(engine, run.train_split, batches, stop, group)
                 report.train_split(step, loss)
-            if validates and run.examples and (last or step > 0):  # it takes long: not at first
+            if validates and run.examples and (last or step > 0):  # takes long: not at step 0
                 with saying_why_not(report, f"accuracy on HellaSwag at step {step}"):
                     score = evaluate(engine, run.examples, stop, group, report.scoring)
                     report.score(step, score)
