@@ -71,11 +71,7 @@ CASES = {
         fake(TOO_OLD),
         ("CUDA 12.4", "CUDA 13.0", "driver", pip("uninstall cupy-cuda13x"), install("cuda12")),
     ),
-    "driver older than any wheel": (
-        11080,
-        fake(TOO_OLD),
-        ("CUDA 11.8", "CUDA 13.0", "driver"),
-    ),
+    "driver older than any wheel": (11080, fake(TOO_OLD), ("CUDA 11.8", "CUDA 13.0", "driver")),
     "driver older than any wheel, and no CuPy": (
         11040,
         MISSING_LIBRARY,
@@ -86,21 +82,13 @@ CASES = {
         MISSING_LIBRARY,
         ("CuPy", "(libcudart.so.13: cannot open shared object file: ", install("cuda13")),
     ),
-    "no GPU": (
-        13000,
-        fake(NO_GPU),
-        ("(no CUDA-capable device is detected)", "nvidia-smi"),
-    ),
+    "no GPU": (13000, fake(NO_GPU), ("(no CUDA-capable device is detected)", "nvidia-smi")),
     "GPU in use": (
         13000,
         fake(busy=IN_USE),
         ("cuda:0", "device is busy or unavailable", "nvidia-smi"),
     ),
-    "GPU too old": (
-        13000,
-        fake(),
-        ("Tesla P100", "6.0", "7.5", "--device emulated"),
-    ),
+    "GPU too old": (13000, fake(), ("Tesla P100", "6.0", "7.5", "--device emulated")),
 }
 
 
