@@ -90,18 +90,6 @@ def loop(run: Run, report: Report | Silent, interrupt: Interrupt) -> Outcome:
     return outcome
 
 
-def due(step: int, every: int, last: bool = False) -> bool:
-    """Whether what happens every so many steps, and at the last, happens at `step`; 0 is never."""
-    return every > 0 and (last or (step > 0 and step % every == 0))
-
-
-def tell(report: Report | Silent, run: Run, step: StepOutcome | None) -> None:
-    """Report a step, if there is one whose outcome is known; stop where --nonfinite says so."""
-    if step is not None:
-        report.step(step)
-        refuse_not_finite(step, run.config)
-
-
 def take_step(steps: Steps, train: Loader, number: int) -> StepOutcome | None:
     """Optimizer step `number`, counted from 0: zero; forward, backward per micro-batch; update.
 
@@ -126,3 +114,15 @@ def take_step(steps: Steps, train: Loader, number: int) -> StepOutcome | None:
     if skipped is None:  # nothing speaks against the update
         engine.update()
     return steps.end(step, skipped)
+
+
+def due(step: int, every: int, last: bool = False) -> bool:
+    """Whether what happens every so many steps, and at the last, happens at `step`; 0 is never."""
+    return every > 0 and (last or (step > 0 and step % every == 0))
+
+
+def tell(report: Report | Silent, run: Run, step: StepOutcome | None) -> None:
+    """Report a step, if there is one whose outcome is known; stop where --nonfinite says so."""
+    if step is not None:
+        report.step(step)
+        refuse_not_finite(step, run.config)
