@@ -116,7 +116,7 @@ def test_a_config_says_which_text_has_changed_since(tmp_path, capsys):
     for now, other, notes in (("bell", (), 0), ("tower", ("--dataset", "play"), 0), ("sea", (), 1)):
         text.write_text(now)
         parse(["--config", str(tmp_path), *other])
-        assert capsys.readouterr().err.count(f"{text} has changed since") == notes
+        assert capsys.readouterr().err.count(str(text)) == notes
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from ladder.core.device.open import Cpu
 from ladder.core.measure.pick import Choice as Picked
 from tests.trainer.tiny import resolved_kernels
 from trainer.engine import rung_choice, rung_map
+from trainer.engine.rung_choice import AS_BEFORE, BY_FLAG
 from trainer.model.calls import Call
 
 OPS = ("layernorm.forward", "layernorm.backward", "gelu.forward")
@@ -63,7 +64,7 @@ def test_naive_is_the_lowest_kernel_or_else_the_reference():
 def test_one_rung_is_swapped_by_number_or_by_file(mine):
     by_number = choose(EMULATED, rung={"layernorm.forward": "2"})["layernorm.forward"]
     by_file = choose(EMULATED, rung={"layernorm.forward": str(mine)})["layernorm.forward"]
-    assert (by_number.rung.id, by_number.reason) == ("2", "named by --rung")
+    assert (by_number.rung.id, by_number.reason) == ("2", BY_FLAG)
     assert by_file.rung.path == mine
 
 
@@ -97,9 +98,8 @@ def test_best_asks_the_picker_for_the_shapes_of_the_run_and_for_what_it_allows(
 
     monkeypatch.setattr(rung_choice, "pick", pick)
     choices = choose(GPU, rungs="best", **allowed)
-    assert {op: (c.rung.id, c.reason) for op, c in choices.items()} == dict.fromkeys(
-        OPS, ("1", "the fastest: 1.0 us")
-    )
+    assert ids(choices) == dict.fromkeys(OPS, "1")
+    assert all(" 1.0 us" in choice.reason for choice in choices.values())
     passed = {"library": False, "deterministic": False, "tf32": False, **allowed}
     assert ("gelu.forward", "float32", ({"N": 4, "C": 8},), passed) in asked
 
@@ -171,7 +171,7 @@ def test_deterministic_takes_the_lowest_rung_that_is():
     free = choose(EMULATED, rungs="naive")["layernorm.backward"]
     same = choose(EMULATED, rungs="naive", deterministic=True)["layernorm.backward"]
     assert not free.rung.deterministic and same.rung.deterministic
-    assert same.reason == "the lowest deterministic one"
+    assert "deterministic" in same.reason
     rungs_below = find("layernorm.backward").rungs[1 : int(same.rung.id)]
     assert not any(rung.deterministic for rung in rungs_below)
 
@@ -206,7 +206,7 @@ def test_a_rung_is_named_for_some_shapes():
     named = {QKV: "2", "matmul.forward@C:768": "3"}
     choices = choose_linear(rung=named)
     assert [rung_map.rung_of(choices, call).rung.id for call in LINEAR] == ["2", "3", "1", "2"]
-    assert choices["matmul.forward"].reason == "named by --rung"
+    assert choices["matmul.forward"].reason == BY_FLAG
     named["matmul.forward"] = "4"
     choices = choose_linear(rung=named)
     assert [rung_map.rung_of(choices, call).rung.id for call in LINEAR] == ["2", "3", "4", "2"]
@@ -225,10 +225,10 @@ def test_the_picker_chooses_for_each_shape(monkeypatch):
 
     monkeypatch.setattr(rung_choice, "pick", pick)
     choices = choose_linear(GPU, rungs="best")
-    assert {key: (choice.rung.id, choice.reason) for key, choice in choices.items()} == {
-        "matmul.forward": ("4", "the fastest: 6.0 us for 3 calls (doc/results/picks)"),
-        "matmul.forward@N:64,C:768,OC:768": ("3", "the fastest: 2.0 us (doc/results/picks)"),
-    }
+    one, rest = "matmul.forward@N:64,C:768,OC:768", "matmul.forward"
+    assert ids(choices) == {rest: "4", one: "3"}
+    assert re.search(r" 6.0 us .* 3 .*\(doc/results/picks\)", choices[rest].reason)
+    assert re.search(r" 2.0 us \(doc/results/picks\)", choices[one].reason)
 
 
 def test_rungs_for_some_shapes_are_chosen_again_from_a_file_and_from_a_checkpoint(tmp_path):
@@ -238,7 +238,7 @@ def test_rungs_for_some_shapes_are_chosen_again_from_a_file_and_from_a_checkpoin
     saved.write_text(json.dumps(ids(chosen)))
     assert ids(choose_linear(rungs=str(saved))) == ids(chosen)
     again = choose_linear(before=as_saved(chosen))
-    assert ids(again) == ids(chosen) and again["matmul.forward"].reason == "as before"
+    assert ids(again) == ids(chosen) and again["matmul.forward"].reason == AS_BEFORE
     assert ids(choose_linear(rungs=str(saved), rung={"matmul.forward": "3"})) == {
         "matmul.forward": "3"
     }
@@ -326,7 +326,7 @@ def test_a_checkpoint_runs_no_code_that_the_user_does_not_name(mine, monkeypatch
     monkeypatch.setattr(rung_choice.sandbox, "require", lambda op, rung, device, _: None)
     again = choose(EMULATED, before, rung={"layernorm.forward": str(mine)})
     assert again["layernorm.forward"].rung.path == mine
-    assert again["gelu.forward"].reason == "as before"
+    assert again["gelu.forward"].reason == AS_BEFORE
 
 
 def test_a_rung_edited_since_the_checkpoint_is_refused_unless_chosen_again(mine, monkeypatch):
@@ -343,11 +343,11 @@ def test_a_rung_edited_since_the_checkpoint_is_refused_unless_chosen_again(mine,
     with pytest.raises(LadderError, match=r"gelu.forward rung 1 .*layernorm.f.* --rungs"):
         choose(EMULATED, {**before, "digests": {}})
     layernorm["1"] = replace(edited, source=edited.source + "int changed;\n")
-    with pytest.raises(LadderError, match=r"code of layernorm.forward rung 1 .*--rungs"):
+    with pytest.raises(LadderError, match=r"^(?!.*gelu).*layernorm.forward rung 1 .*--rungs"):
         choose(EMULATED, before)
     again = choose(EMULATED, before, rung={"layernorm.forward": str(mine)})
-    assert again["layernorm.forward"].reason == "named by --rung"
-    assert again["gelu.forward"].reason == "as before"
+    assert again["layernorm.forward"].reason == BY_FLAG
+    assert again["gelu.forward"].reason == AS_BEFORE
 
 
 def test_a_rung_that_is_gone_is_refused_unless_another_is_chosen():
