@@ -5,36 +5,39 @@
     engine = machine.engine(kernels, build, pieces)  memory, bound calls, weights
 
 Every command takes these three steps; its `build` says which program it runs. `open_run` takes them
-for a training run, and opens its data, its checkpoint and the way to the other ranks beside them.
+for a training run, and opens its data, its checkpoint and the way to the other ranks beside them;
+`run_in_folder` keeps other runs out of its folder meanwhile.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import sys
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ladder.core.common.errors import LadderError
+from ladder.core.common.errors import DeviceFault, LadderError
+from ladder.core.common.files import alone_in
 from ladder.core.contract.device import Communicator, Device
 from ladder.core.contract.rung_file import Rung
 from ladder.core.device.open import GPUS, default_gpu, open_device
+from trainer.data import training_data
 from trainer.data.datasets import data_directory
 from trainer.data.multiple_choice import Example
 from trainer.data.token_files import Loader, TokenLoader
 from trainer.data.tokenizers import Tokenizer
-from trainer.data.training_data import Data, open_data, open_examples, open_loaders
 from trainer.engine.engine import Engine, watch_of
 from trainer.engine.generation import Predictor, encode_prompt
 from trainer.engine.kernel_settings import KernelSettings, resolve_kernels
 from trainer.engine.kernels import Kernels, choose, follow
 from trainer.engine.memory import refuse_what_does_not_fit
 from trainer.engine.scoring import note_on_length
-from trainer.engine.steps import note_on_warmup
-from trainer.files import checkpoint, kept_model, resume, weights
+from trainer.engine.steps import Steps, note_on_warmup
+from trainer.files import checkpoint, kept_model, resume, trackers, weights
 from trainer.files.resume import Resumed
 from trainer.files.tensor_file import Pieces
 from trainer.flags import DEFAULT_DTYPE, DeviceChoice, Flags, StepConfig, TrainConfig, resolve_run
@@ -147,7 +150,7 @@ def open_weights(flags: Flags) -> tuple[weights.Model, Tokenizer]:
 
 @dataclass
 class Run:
-    """All parts of a training run. `step` is the first step to take: not 0 when resumed.
+    """All parts of a training run.
 
     notes        what is used instead of what was asked for, and why: a line each
     group        the processes that train together
@@ -158,7 +161,7 @@ class Run:
     predictor    None where no samples are taken, which rank 0 does
     examples     those of HellaSwag, where it is evaluated
     keeps_model  whether it leaves its model; of another architecture than GPT-2's it cannot
-    state        of the checkpoint that the run goes on from; None for a new run
+    saved        the step of the checkpoint that it goes on from; None for a new run
     """
 
     config: TrainConfig
@@ -166,8 +169,10 @@ class Run:
     peers: Communicator | None
     device: Device
     shape: ModelConfig
+    sharding: Sharding
     kernels: Kernels
     engine: Engine
+    steps: Steps
     train: Loader
     val: TokenLoader
     train_split: TokenLoader | None
@@ -178,25 +183,20 @@ class Run:
     notes: list[str]
     typed: Mapping[str, Any]
     keeps_model: bool
-    step: int = 0
-    state: dict[str, Any] | None = None
+    saved: int | None
 
     @property
     def directory(self) -> Path:
         return Path(self.config.output)
 
     @property
-    def sharding(self) -> Sharding:
-        return Sharding(self.group.rank, self.group.size, self.config.zero, self.config.overlap)
-
-    @property
     def settings(self) -> dict[str, Any]:
         """All settings, those of the kernels among them, as the run's files keep them."""
         return {**asdict(self.config), **self.kernels.settings.record()}
 
-    def save(self, step: int, stepper: Mapping[str, Any]) -> Path | None:
-        """Write a checkpoint of the moment before `step`; `stepper`: the state of `Steps`. Rank 0
-        writes; the others give it what they have, and return None."""
+    def save(self, step: int) -> Path | None:
+        """Write a checkpoint of the moment before `step`. Rank 0 writes; the others give it what
+        they have, and return None."""
         tensors = resume.tensors_of(self.engine, self.config, self.group, step)
         if not self.group.leads:
             for give in tensors.values():
@@ -209,7 +209,7 @@ class Run:
             "device": self.device.kind,
             "kernels": self.kernels.record(),
             "train": self.train.state(),
-            "stepper": stepper,
+            "stepper": self.steps.state(),
         }
         keep, major_every = self.config.keep, self.config.major_every
         return checkpoint.save(
@@ -234,6 +234,31 @@ class Run:
             self.peers.close()
 
 
+@contextlib.contextmanager
+def run_in_folder(flags: Flags, group: Group = ALONE) -> Iterator[Run]:
+    """A run that has its folder to itself, from before anything there is read: another run may
+    delete checkpoints. A fault of the GPU is explained by the checkpoint that is left."""
+    if group.leads:
+        resume.check_directory(resume.run_directory(flags))
+        trackers.require(flags.value("report_to"))
+    with group.machine_by_machine("the text"):
+        flags, notes = training_data.with_available_text(flags)
+    folder = resume.run_directory(flags)
+    with alone_in(folder) if group.leads else contextlib.nullcontext():
+        run = open_run(flags, group)
+        run.notes[:0] = notes
+        left = functools.partial(resume.how_to_go_on, folder, run.config.checkpoint_every)
+        group.advise(left)
+        try:
+            yield run
+        except DeviceFault as error:
+            named = run.config.debug_sync or not run.device.asynchronous
+            more = "" if named else "; --debug-sync names the op at fault"
+            apart = "\n" if "\n" in str(error) else "; "  # the emulator quotes the kernel's line
+            raise DeviceFault(f"{error}{apart}{left()}{more}") from None
+        run.close()
+
+
 def open_run(flags: Flags, group: Group = ALONE) -> Run:
     """Open device, data, model and weights. Raises LadderError before anything is written."""
     machine = open_machine(flags, group)
@@ -255,7 +280,9 @@ def open_run(flags: Flags, group: Group = ALONE) -> Run:
     if resumed is not None:
         resume.check_same(config, resumed)
     group.progress("the opening of the data")
-    train, val, train_split = open_loaders(config, shape.vocab, group.rank, data.parts)
+    train, val, train_split = training_data.open_loaders(
+        config, shape.vocab, group.rank, data.parts
+    )
     group.agree("the number of HellaSwag's examples", len(examples))
     group.agree("the model", [model.source, asdict(shape)])
     group.agree("the training data", train.state())
@@ -276,8 +303,10 @@ def open_run(flags: Flags, group: Group = ALONE) -> Run:
             sampling, machine.device, config.real, kernels.rungs, weights_of=engine
         )
         predictor = Predictor(run_sampling, data.vocab)
+    steps = Steps(config, engine, group)
     if resumed is not None:
         resume.restore_tensors(engine, resumed.tensors, group)
+        steps.restore(resumed.state["stepper"])
         train.restore(resumed.state["train"])
     notes += [*note_on_length(examples, config.sequence), *note_on_warmup(config), *kernels.notes]
     before = resumed.state["config"] if resumed else weights.settings_of(Path(config.model))
@@ -289,8 +318,10 @@ def open_run(flags: Flags, group: Group = ALONE) -> Run:
         peers=peers,
         device=machine.device,
         shape=shape,
+        sharding=sharding,
         kernels=kernels,
         engine=engine,
+        steps=steps,
         train=train,
         val=val,
         train_split=train_split,
@@ -301,20 +332,19 @@ def open_run(flags: Flags, group: Group = ALONE) -> Run:
         notes=[*machine.notes, *notes],
         typed=flags.typed,
         keeps_model=config.keep_model and group.share("whether the model is kept", readable),
-        step=resumed.step if resumed else 0,
-        state=resumed.state if resumed else None,
+        saved=resumed.step if resumed else None,
     )
 
 
 def _open_files(
     flags: Flags, data_dir: Path, resumed: Resumed | None
-) -> tuple[Data, weights.Model, Sequence[Example], list[str]]:
+) -> tuple[training_data.Data, weights.Model, Sequence[Example], list[str]]:
     """The text, the model, the examples of HellaSwag, and notes on what is used instead of them."""
     name = flags.value("model")
     trained_on = weights.tokenizer_in(resumed.state) if resumed else None
     tokenizer = flags.tokenizer or trained_on or weights.tokenizer_of(name)
-    data = open_data(flags, data_dir, tokenizer)
-    examples, lack = open_examples(flags, data, data_dir)
+    data = training_data.open_data(flags, data_dir, tokenizer)
+    examples, lack = training_data.open_examples(flags, data, data_dir)
     if resumed is None:
         seed = flags.value("seed")
         model = weights.open_model(name, vocab=data.vocab, seed=seed, data_dir=data_dir)

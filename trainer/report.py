@@ -11,6 +11,7 @@ import contextlib
 import math
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -19,13 +20,13 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from ladder.core.common.errors import DeviceFault
 from ladder.core.common.files import write_json
 from ladder.core.measure.roofline import measured_roof
 from trainer.engine import rung_choice
+from trainer.engine.generation import NoChoice
 from trainer.engine.kernels import Kernels
 from trainer.engine.memory import by_kind
-from trainer.engine.scoring import Score
+from trainer.engine.scoring import NoAnswer, Score
 from trainer.engine.steps import StepOutcome, stops
 from trainer.files import kept_model
 from trainer.files.logs import RunLog
@@ -128,6 +129,17 @@ class Display:
         self.console.print(table, highlight=False)
 
 
+@dataclass(frozen=True)
+class Outcome:
+    """How a run went: it ended before `step`, and its last checkpoint is that of step `saved`."""
+
+    directory: Path
+    step: int
+    saved: int | None
+    val_losses: list[tuple[int, float]]  # (step, loss)
+    status: int  # for the shell: not 0 where the run was interrupted
+
+
 class Silent(contextlib.nullcontext[None]):
     """The report of every rank but the first: it has the methods of a `Report`, and none of them
     does anything."""
@@ -143,25 +155,25 @@ class Report:
     """
 
     def __init__(self, run: Run, console: Console) -> None:
-        self.run, self.display = run, Display(console, run.config.steps, run.step)
+        self.run, self.display = run, Display(console, run.config.steps, run.saved or 0)
         self.times: list[float] = []  # ms of the steps that count in the median
-        self.val_losses: list[float] = []
         self.logged = False  # is there a loss in the logs?
         self.flops = run.shape.flops_per_token(run.config.sequence) * run.config.total_tokens
+
+    def __enter__(self) -> None:
+        run = self.run
         run.group.working("the measurement of the roof")
         tf32 = any(rung.tf32 for rung in run.kernels.rungs.values())
         # Of all devices together, by that of rank 0.
         self.roof = run.group.size * measured_roof(run.device, run.config.real, tf32)
-
-    def __enter__(self) -> None:
-        announce(self.run, self.roof, self.display)
-        run = self.run
+        run.group.working("the beginning of the run's files")
+        announce(run, self.roof, self.display)
         record = {"flags": run.typed, **run.settings, "weights": run.source, "notes": run.notes}
-        to, resumed = run.config.report_to, run.state is not None
+        to, resumed = run.config.report_to, run.saved is not None
         self.trackers = Trackers(to, run.directory, record, resumed, self.say)
         write_json(run.directory / "config.json", record)
         write_json(run.directory / "rungs.json", rung_choice.as_json(run.kernels.choices))
-        self.log = RunLog(run.directory, run.step if resumed else None, self.trackers.log)
+        self.log = RunLog(run.directory, run.saved, self.trackers.log)
         self.display.__enter__()
 
     def __exit__(self, *exception: object) -> None:
@@ -194,11 +206,11 @@ class Report:
             "roof_share": self.flops / (step.ms / 1e3) / self.roof,
         }
 
-    def validation(self, step: int, loss: float) -> None:
-        self.log.validation(step, loss)
-        self.logged = True
-        self.val_losses.append(loss)
-        self.say(f"val loss {loss:.6f} (step {step})")
+    def validation(self, step: int, loss: float | None) -> None:
+        if loss is not None:
+            self.log.validation(step, loss)
+            self.logged = True
+            self.say(f"val loss {loss:.6f} (step {step})")
 
     def train_split(self, step: int, loss: float | None) -> None:
         if loss is not None:
@@ -236,36 +248,33 @@ class Report:
         if said is not None:
             self.log.event(step - 1, condition=said)
 
-    def end(self, step: int, saved: int | None, interrupted: bool) -> None:
-        """The run has ended before `step`; its last checkpoint is that of step `saved`."""
-        config, directory = self.run.config, self.run.directory
+    def end(self, outcome: Outcome) -> None:
+        config, directory = self.run.config, outcome.directory
         if config.plot and self.logged:
             self.say(f"plot {plot(directory)}")
-        if saved == config.steps:  # llm.c's scripts look for this file
-            (directory / f"DONE_{saved:08d}").touch()
+        if outcome.saved == config.steps:  # llm.c's scripts look for this file
+            (directory / f"DONE_{config.steps:08d}").touch()
         if self.times:
             # The first step is slower on a CPU as well: caches are cold, and threads start.
             median = statistics.median(self.times[1:] or self.times)
             speed = 1e3 * config.total_tokens / median
             self.say(f"median step {median:.1f} ms, {speed:,.0f} tokens/s")
-        if interrupted:
+        val_losses = [loss for _, loss in outcome.val_losses]
+        if outcome.status:
             left = how_to_go_on(directory, config.checkpoint_every)
-            self.say(f"interrupted after {step} steps; {left}")
-        elif len(self.val_losses) > 1:
-            self.say(f"validation loss {self.val_losses[0]:.4f} -> {self.val_losses[-1]:.4f}")
+            self.say(f"interrupted after {outcome.step} steps; {left}")
+        elif len(val_losses) > 1:
+            self.say(f"validation loss {val_losses[0]:.4f} -> {val_losses[-1]:.4f}")
 
 
 @contextlib.contextmanager
-def explaining_faults(run: Run) -> Iterator[None]:
-    """After a fault of the GPU, say which checkpoint is left and how to learn more."""
+def saying_why_not(report: Report | Silent, what: str) -> Iterator[None]:
+    """Where the model's numbers are not finite, say so, instead of what would be told of them. The
+    next step decides whether the run stops."""
     try:
         yield
-    except DeviceFault as error:
-        named = run.config.debug_sync or not run.device.asynchronous
-        more = "" if named else "; --debug-sync names the op at fault"
-        apart = "\n" if "\n" in str(error) else "; "  # the emulator quotes the kernel's line
-        left = how_to_go_on(run.directory, run.config.checkpoint_every)
-        raise DeviceFault(f"{error}{apart}{left}{more}") from None
+    except (NoAnswer, NoChoice) as error:
+        report.say(f"no {what}: {error}")
 
 
 def announce(run: Run, roof: float, display: Display) -> None:
@@ -318,8 +327,8 @@ def announce(run: Run, roof: float, display: Display) -> None:
     display.table(("memory", "MiB>"), _memory_rows(run))
     display.table(("op", "rung>", "idea", "why"), _rung_rows(run.kernels))
     display.say("")
-    if run.state is not None:
-        display.say(f"resumed at step {run.step}")
+    if run.saved is not None:
+        display.say(f"resumed at step {run.saved}")
     elif c.resume:
         display.say(f"{run.directory} holds no checkpoint yet: starting from step 0")
     for note in run.notes:

@@ -2,40 +2,22 @@
 
     train(Flags(model="d6", steps=10))      what `python -m trainer -e d6 -x 10` runs
 
-`open_run` makes ready what the loop uses, and a report says what it finds. On a GPU the outcome of
+open.py makes ready what the loop uses, and report.py tells what it finds. On a GPU the outcome of
 a step is known one step late, so that the GPU never waits for the host (trainer/engine/steps.py).
 """
-
-import contextlib
-import functools
-from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 from rich.console import Console
 
-from ladder.core.common.files import alone_in
 from trainer.data.token_files import Loader
-from trainer.data.training_data import with_available_text
-from trainer.engine.generation import NoChoice, sample
+from trainer.engine.generation import sample
 from trainer.engine.passes import fetch_loss, validate, write_batch, write_rng
-from trainer.engine.scoring import NoAnswer, evaluate
+from trainer.engine.scoring import evaluate
 from trainer.engine.steps import StepOutcome, Steps, refuse_not_finite
-from trainer.files import trackers
-from trainer.files.resume import check_directory, how_to_go_on, run_directory
 from trainer.flags import Flags
-from trainer.open import Run, open_run
+from trainer.open import Run, run_in_folder
 from trainer.ranks.group import ALONE, Group, Interrupt
-from trainer.report import Report, Silent, explaining_faults, open_console
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """How a run went. `val_losses`: (step, loss) of each validation; `status`: for the shell."""
-
-    directory: Path
-    val_losses: list[tuple[int, float]]
-    status: int
+from trainer.report import Outcome, Report, Silent, open_console, saying_why_not
 
 
 def train(flags: Flags, console: Console | None = None, group: Group = ALONE) -> Outcome:
@@ -46,22 +28,9 @@ def train(flags: Flags, console: Console | None = None, group: Group = ALONE) ->
     The first Ctrl-C (or SIGTERM) lets the step under way finish, writes a checkpoint if checkpoints
     are on, and ends with status 130 (143); a second one ends at once.
     """
-    if group.leads:
-        check_directory(run_directory(flags))
-        trackers.require(flags.value("report_to"))
-    with group.machine_by_machine("the text"):
-        flags, notes = with_available_text(flags)
-    # Before anything there is read: another run may delete checkpoints.
-    only_run = alone_in(run_directory(flags)) if group.leads else contextlib.nullcontext()
-    with only_run:
-        run = open_run(flags, group)
-        run.notes[:0] = notes
+    with run_in_folder(flags, group) as run, Interrupt(group) as interrupt:
         report = Report(run, console or open_console()) if group.leads else Silent()
-        # Overflows are looked for where it matters, in the loss and the gradient.
-        with np.errstate(all="ignore"), Interrupt(group) as interrupt:
-            outcome = loop(run, report, interrupt)
-        run.close()
-    return outcome
+        return loop(run, report, interrupt)
 
 
 def loop(run: Run, report: Report | Silent, interrupt: Interrupt) -> Outcome:
@@ -70,69 +39,59 @@ def loop(run: Run, report: Report | Silent, interrupt: Interrupt) -> Outcome:
     A step's validation, sample and checkpoint come before its training, so that the first and the
     last validation frame the run, and a checkpoint of step N holds what N steps have made.
     """
-    config, engine, group = run.config, run.engine, run.group
-    steps = Steps(config, engine, group)
-    saved: int | None = None
-    if run.state is not None:
-        steps.restore(run.state["stepper"])
-        saved = run.step
-    val_losses: list[tuple[int, float]] = []
+    config, engine, group, steps = run.config, run.engine, run.group, run.steps
     batches, stop = config.val_batches, interrupt.anywhere
-    mean_loss = functools.partial(validate, engine, batches=batches, stop=stop, group=group)
-    group.advise(lambda: how_to_go_on(run.directory, config.checkpoint_every))
-    group.progress("the beginning of the run's files")
-    with report, explaining_faults(run):
-        for step in range(run.step, config.steps + 1):
+    val_losses: list[tuple[int, float]] = []
+    first, saved = run.saved or 0, run.saved
+    # Overflows are looked for where it matters, in the loss and the gradient.
+    with np.errstate(all="ignore"), report:
+        for step in range(first, config.steps + 1):
             last = step == config.steps
-            validates = last or step == 0 or _due(step, config.val_every)
-            scores = bool(run.examples) and (last or _due(step, config.val_every))
-            samples = config.sample_every > 0 and (last or _due(step, config.sample_every))
+            validates = last or step == 0 or due(step, config.val_every)
+            samples = due(step, config.sample_every, last)
+            if validates or samples:
+                tell(report, run, steps.finish())
 
-            if validates or scores or samples:
-                _tell(report, run, steps.finish())
             if validates:
-                if (loss := mean_loss(run.val)) is not None:
+                loss = validate(engine, run.val, batches, stop, group)
+                report.validation(step, loss)
+                if loss is not None:
                     val_losses.append((step, loss))
-                    report.validation(step, loss)
-                if run.train_split is not None:
-                    report.train_split(step, mean_loss(run.train_split))
-            if scores:
-                try:
+            if validates and run.train_split is not None:
+                loss = validate(engine, run.train_split, batches, stop, group)
+                report.train_split(step, loss)
+            if validates and run.examples and (last or step > 0):  # takes long: not at step 0
+                with saying_why_not(report, f"accuracy on HellaSwag at step {step}"):
                     score = evaluate(engine, run.examples, stop, group, report.scoring)
                     report.score(step, score)
-                except NoAnswer as error:  # the next step decides whether the run stops
-                    report.say(f"HellaSwag not evaluated at step {step}: {error}")
-            if samples and run.predictor is not None and run.tokenizer is not None:
-                try:
+            if samples and run.predictor and run.tokenizer:  # which rank 0 has
+                with saying_why_not(report, f"sample at step {step}"):
                     text = sample(run.predictor, run.tokenizer, config, interrupt.here, group)
                     report.sample(step, text)
-                except NoChoice as error:  # the next step decides whether the run stops
-                    report.say(f"no sample at step {step}: {error}")
 
             last = last or interrupt.anywhere()
-            saves = config.checkpoint_every > 0 and (last or _due(step, config.checkpoint_every))
-            if last or saves:
-                _tell(report, run, steps.finish())
+            saves = due(step, config.checkpoint_every, last)
+            if saves or last:
+                tell(report, run, steps.finish())
             if saves and step != saved:
-                report.checkpoint(step, run.save(step, steps.state()))
+                report.checkpoint(step, run.save(step))
                 saved = step
             if last:
                 break
 
-            _tell(report, run, take_step(steps, run.train, step))
-            if _due(step + 1, config.log_gpu):
+            tell(report, run, take_step(steps, run.train, step))
+            if due(step + 1, config.log_gpu):
                 report.condition(step + 1)
-    if run.keeps_model and (step > run.step or not interrupt.anywhere()):
+    if run.keeps_model and (step > first or not interrupt.anywhere()):
         report.kept(run.keep_model())
     group.progress("the end of the run")
-    report.end(step, saved, interrupt.anywhere())
-    return Outcome(run.directory, val_losses, interrupt.status)
+    outcome = Outcome(run.directory, step, saved, val_losses, interrupt.status())
+    report.end(outcome)
+    return outcome
 
 
 def take_step(steps: Steps, train: Loader, number: int) -> StepOutcome | None:
-    """One optimizer step: zero, forward, backward per micro-batch, update.
-
-    number  counted from 0
+    """Optimizer step `number`, counted from 0: zero; forward, backward per micro-batch; update.
 
     Returns the last step whose outcome is known: this one or, where steps overlap, the one before,
     which is None after the first.
@@ -157,12 +116,12 @@ def take_step(steps: Steps, train: Loader, number: int) -> StepOutcome | None:
     return steps.end(step, skipped)
 
 
-def _due(step: int, every: int) -> bool:
-    """Whether something that happens every so many steps, or never, happens at `step`."""
-    return every > 0 and step > 0 and step % every == 0
+def due(step: int, every: int, last: bool = False) -> bool:
+    """Whether what happens every so many steps, and at the last, happens at `step`; 0 is never."""
+    return every > 0 and (last or (step > 0 and step % every == 0))
 
 
-def _tell(report: Report | Silent, run: Run, step: StepOutcome | None) -> None:
+def tell(report: Report | Silent, run: Run, step: StepOutcome | None) -> None:
     """Report a step, if there is one whose outcome is known; stop where --nonfinite says so."""
     if step is not None:
         report.step(step)

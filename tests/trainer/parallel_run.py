@@ -13,7 +13,8 @@ from trainer.flags import Flags
 from trainer.ranks.group import ALONE, Group, Ranks
 from trainer.ranks.join import open_watch
 from trainer.ranks.meeting import Link, Member, Table
-from trainer.train import Outcome, train
+from trainer.report import Outcome
+from trainer.train import train
 
 
 def tables(size: int) -> list[Table]:

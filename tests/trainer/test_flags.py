@@ -45,7 +45,7 @@ def test_every_setting_has_a_long_flag_that_sets_it():
 
 
 @pytest.mark.parametrize(
-    ("line", "says"),
+    ("line", "names"),
     [
         ("-b 0", "--batch/-b"),
         ("-b two", "--batch/-b"),
@@ -55,7 +55,7 @@ def test_every_setting_has_a_long_flag_that_sets_it():
         ("-l x", "--lr/-l"),
         ("-q 2", "--final-lr/-q"),
         ("-k cosin", "--schedule/-k"),
-        ("-k constant -u 5", "warm-up"),
+        ("-k constant -u 5", "-k linear"),
         ("-y 2", "--resume/-y"),
         ("--beta2 1", "--beta2"),
         ("--grad-clip -1", "--grad-clip"),
@@ -70,18 +70,18 @@ def test_every_setting_has_a_long_flag_that_sets_it():
         ("--rung gelu.forward=1 --rung gelu.forward=2", "gelu.forward"),
         ("--fuse nonsense", "--fuse"),
         ("--fuse matmul_gelu,none", "--fuse"),
-        (f"-d {1 << 40}", "--total-tokens/-d must be at most"),
-        ("--bacth 4", "did you mean --batch?"),
+        (f"-d {1 << 40}", str(1 << 31)),
+        ("--bacth 4", "--batch"),
         ("--learning 4", "--learning"),
         ("-x 5 play", "'play'"),
         ("--output=", "--output/-o"),
         ("--model=", "--model/-e"),
     ],
 )
-def test_a_wrong_value_is_refused_by_flag_and_remedy(line, says):
+def test_a_wrong_value_is_refused_by_flag_and_remedy(line, names):
     with pytest.raises(LadderError) as refused:
         parse(line.split())
-    assert says in str(refused.value)
+    assert names in str(refused.value)
     assert "\n" not in str(refused.value)
 
 
@@ -116,25 +116,25 @@ def test_a_config_says_which_text_has_changed_since(tmp_path, capsys):
     for now, other, notes in (("bell", (), 0), ("tower", ("--dataset", "play"), 0), ("sea", (), 1)):
         text.write_text(now)
         parse(["--config", str(tmp_path), *other])
-        assert capsys.readouterr().err.count(f"{text} has changed since") == notes
+        assert capsys.readouterr().err.count(str(text)) == notes
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "names"),
     [
-        ("{", "is not JSON"),
-        ('{"flags": [1]}', "it names no flags"),
-        ('{"n_layer": 12}', "it names no flags"),
-        ('{"flags": {"bacth": 4}}', "there is no flag --bacth"),
-        ('{"flags": {"batch": [4]}}', "--batch/-b: must be a whole number"),
-        ('{"flags": {"rung": 3}}', "--rung 3: write OP=N"),
+        ("{", "line 1 column 2"),
+        ('{"flags": [1]}', '"flags"'),
+        ('{"n_layer": 12}', '"flags"'),
+        ('{"flags": {"bacth": 4}}', "--batch?"),
+        ('{"flags": {"batch": [4]}}', "--batch/-b: "),
+        ('{"flags": {"rung": 3}}', "--rung 3: "),
     ],
 )
-def test_a_config_that_is_no_runs_is_refused_in_one_line(tmp_path, text, says):
+def test_a_config_that_is_no_runs_is_refused_in_one_line(tmp_path, text, names):
     (path := tmp_path / "config.json").write_text(text)
     with pytest.raises(LadderError) as refused:
         parse(["--config", str(path)])
-    assert str(refused.value).startswith(f"--config {path}: ") and says in str(refused.value)
+    assert str(refused.value).startswith(f"--config {path}: ") and names in str(refused.value)
 
 
 def test_the_names_that_flags_know_are_those_of_what_there_is():
@@ -171,7 +171,7 @@ def test_a_resolved_run_leaves_nothing_open(kind):
 
 def test_the_default_length_fits_a_short_context_but_a_given_one_is_held_to_it():
     assert resolved("cuda", 256).sequence == 256
-    with pytest.raises(LadderError, match="choose -t 256 or less"):
+    with pytest.raises(LadderError, match=r"^-t 512 .* -t 256 "):
         resolved("cuda", 256, sequence=512)
 
 
@@ -183,18 +183,19 @@ def test_accumulation_is_counted_and_must_come_out_even():
 
 
 @pytest.mark.parametrize(
-    ("changes", "says"),
+    ("changes", "names"),
     [({"steps": 0}, "-x 0"), ({"val_batches": 0}, "-m 0"), ({"dtype": "fp16"}, "-w 0")],
 )
-def test_settings_that_do_not_go_together_are_refused(changes, says):
-    with pytest.raises(LadderError, match=says):
+def test_settings_that_do_not_go_together_are_refused(changes, names):
+    with pytest.raises(LadderError, match=names):
         resolved("cpu", 64, master_weights=False, **changes)
 
 
 @pytest.mark.parametrize(
-    ("words", "says"), [("-b 0", "--batch/-b"), ("trian", "'trian'"), ("-e no/such.bin", "no/such")]
+    ("words", "names"),
+    [("-b 0", "--batch/-b"), ("trian", "'trian'"), ("-e no/such.bin", "no/such")],
 )
-def test_the_command_prints_one_line_and_exits_with_2(words, says, tmp_path):
+def test_the_command_prints_one_line_and_exits_with_2(words, names, tmp_path):
     done = subprocess.run(
         [sys.executable, "-m", "trainer", *words.split()],
         capture_output=True,
@@ -202,26 +203,26 @@ def test_the_command_prints_one_line_and_exits_with_2(words, says, tmp_path):
         env={**os.environ, "KERNEL_LADDER_DATA": str(tmp_path)},
     )
     (line,) = done.stderr.splitlines()
-    assert done.returncode == 2 and line.startswith("error: ") and says in line
+    assert done.returncode == 2 and line.startswith("error: ") and names in line
 
 
 @pytest.mark.parametrize(
-    ("error", "says"),
+    ("error", "names"),
     [
         (IsADirectoryError(errno.EISDIR, "Is a directory", "there"), "there: Is a directory"),
         (OSError(errno.ENOSPC, "No space left on device"), "No space left on device"),
         (MemoryError("Unable to allocate 10.1 MiB"), "Unable to allocate 10.1 MiB"),
-        (RuntimeError("can't start new thread"), "threads or processes"),  # Python's words
-        (BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN)), "threads or processes"),
+        (RuntimeError("can't start new thread"), "ulimit -u"),  # Python's words
+        (BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN)), "ulimit -u"),
     ],
 )
-def test_what_the_system_refuses_is_one_line(capsys, error, says):
+def test_what_the_system_refuses_is_one_line(capsys, error, names):
     def main(argv):
         raise error
 
     assert run(main, []) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("error: ") and says in line
+    assert line.startswith("error: ") and names in line
 
 
 @pytest.mark.parametrize(

@@ -82,9 +82,9 @@ def typed(flags: Flags) -> dict:
 def test_every_flag_of_llmcs_parser_is_known(flag):
     value, meaning = PARSER[flag]
     beside = {"-i": ["-j", "val*.bin"], "-j": ["-i", "train*.bin"]}.get(flag, [])
-    found = typed(parse([*beside, flag, value]))
-    assert {name: found[name] for name in meaning} == meaning
-    assert len(found) == len(meaning) + len(beside) // 2
+    settings = typed(parse([*beside, flag, value]))
+    assert {name: settings[name] for name in meaning} == meaning
+    assert len(settings) == len(meaning) + len(beside) // 2
 
 
 DOC = Path(__file__).parents[2] / "doc"

@@ -258,7 +258,7 @@ def test_an_overflow_skips_the_update_and_halves_the_scale_until_it_fits(tmp_pat
     before = stepper.engine.read("fcw")
     with np.errstate(all="ignore"):
         first = stepper.step(0)
-        assert first.skipped == "the gradient overflowed, the loss scale is now 8.38861e+06"
+        assert "8.38861e+06" in first.skipped
         assert np.isfinite(first.loss) and stepper.updates == 0
         np.testing.assert_array_equal(stepper.engine.read("fcw"), before)
         steps = take(stepper, 7, start=1)

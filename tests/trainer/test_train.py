@@ -55,7 +55,7 @@ def test_the_loss_falls_and_validation_frames_the_run(tmp_path):
     assert abs(before - np.log(257)) < 0.2
     assert after < before - 1.5
     assert outcome.status == 0
-    assert f"validation loss {before:.4f} -> {after:.4f}" in screen
+    assert f"{before:.4f} -> {after:.4f}" in screen
 
 
 def test_one_batch_can_be_memorized(tmp_path):
@@ -102,8 +102,8 @@ def test_a_resumed_run_continues_bit_for_bit(tmp_path, dtype):
         patch.setattr(training, "take_step", die)
         with pytest.raises(RuntimeError):
             run(tmp_path, **common, output=str(resumed))
-    _, screen = run(tmp_path, **common, output=str(resumed), resume=True)
-    assert "resumed at step 4" in screen
+    outcome, _ = run(tmp_path, **common, output=str(resumed), resume=True)
+    assert [step for step, _ in outcome.val_losses] == [4, 6, 8]
 
     assert_same(parameters(straight, 8), parameters(resumed, 8))
     assert checkpoint.load(straight, 8)[1]["train"] == checkpoint.load(resumed, 8)[1]["train"]
@@ -112,7 +112,7 @@ def test_a_resumed_run_continues_bit_for_bit(tmp_path, dtype):
 
 
 def test_before_the_first_checkpoint_its_step_is_said(tmp_path):
-    assert "the first would have been that of step 50 (-n)" in how_to_go_on(tmp_path, 50)
+    assert "step 50 (-n)" in how_to_go_on(tmp_path, 50)
 
 
 def own_set(folder):
@@ -125,18 +125,18 @@ def own_set(folder):
 def test_token_files_of_one_split_name_those_of_the_other(tmp_path):
     words = own_set(tmp_path)
     _, screen = run(tmp_path, steps=1, **words)
-    assert "3,200 tokens to train on, 1,600 to validate" in screen
+    assert re.search("3,200 .* 1,600 ", screen)
     write_tokens(tmp_path / "old_train.bin", np.arange(900) % 251)
     write_tokens(tmp_path / "old_val.bin", np.arange(800) % 251)
     prefix = {"train_data": str(tmp_path / "old"), "output": str(tmp_path / "old_run")}
-    assert "900 tokens to train on, 800 to validate" in run(tmp_path, steps=1, **prefix)[1]
+    assert re.search(" 900 .* 800 ", run(tmp_path, steps=1, **prefix)[1])
     validation = {"train_data": None, "val_data": str(tmp_path / "mine_val_*.bin")}
     run(tmp_path, **{**words, **validation, "steps": 1, "output": str(tmp_path / "o")})
     assert losses(tmp_path / "run") == losses(tmp_path / "o")
     (tmp_path / "mine_val_0.bin").unlink()
-    with pytest.raises(LadderError, match=r"^-i .*: there are no val files of the same name; -j"):
+    with pytest.raises(LadderError, match=r"^-i .*/mine_train_.* -j "):
         run(tmp_path, **{**words, "output": str(tmp_path / "p")})
-    with pytest.raises(LadderError, match=r"^no token file matches .*there_train"):
+    with pytest.raises(LadderError, match=r"/not_there_train.* --dataset"):
         run(tmp_path, **{**words, "train_data": str(tmp_path / "not_there_train*.bin")})
 
 
@@ -144,25 +144,25 @@ def test_a_text_shorter_than_a_batch_is_validated_by_fewer_rows(tmp_path):
     words = own_set(tmp_path)
     write_tokens(tmp_path / "mine_val_0.bin", np.arange(100))
     outcome, screen = run(tmp_path, **words, batch=8, steps=1)
-    assert "100 to validate: too few for B=8, so B=6, and 3 are not used" in screen
+    assert re.search(" 100 .*B=8, .*B=6, .* 3 ", screen)
     fits, screen = run(tmp_path, **words, batch=6, steps=1)
-    assert "too few" not in screen
+    assert screen.count("B=6") == 1
     assert outcome.val_losses[0][1] == pytest.approx(fits.val_losses[0][1], rel=1e-6)
     write_tokens(tmp_path / "mine_val_0.bin", np.arange(16))
-    with pytest.raises(LadderError, match="has 16 tokens, fewer than"):
+    with pytest.raises(LadderError, match=r"/mine_val_0.bin .*16 .*17 .*-t"):
         run(tmp_path, **words)
     (text := tmp_path / "short.txt").write_text("The bell, the tower. " * 5)
-    with pytest.raises(LadderError, match=r"short.txt: its last .* 11 tokens, .* needs; lower -t"):
+    with pytest.raises(LadderError, match=r"/short.txt: .* 11 .* 17 .*-t"):
         run(tmp_path, dataset=str(text), batch=1)
 
 
 def test_a_run_is_validated_on_a_text_of_ones_own_and_trains_as_without_it(tmp_path):
     (text := tmp_path / "mine.txt").write_text("The bell, the tower. " * 9)
     outcome, screen = run(tmp_path, dataset="play", val_data=str(text))
-    assert "40,410 tokens to train on, 190 to validate" in screen
+    assert re.search("40,410 .* 190 ", screen)
     assert losses(outcome.directory) == losses(run(tmp_path, output=f"{tmp_path}/o")[0].directory)
     for words in ({"val_data": str(text)}, {"train_data": str(text)}):
-        with pytest.raises(LadderError, match=r"mine.txt is a text; name the text to train on by"):
+        with pytest.raises(LadderError, match=r"/mine.txt .*--dataset"):
             run(tmp_path, **{"dataset": None, **words})
 
 
@@ -204,18 +204,18 @@ def test_the_loss_on_the_training_text_is_measured_as_on_the_validation_text(tmp
     assert [step for step, _ in history.train_split] == [0, 3, 6]
     assert history.train_split == apart.val_losses
     assert losses(outcome.directory) == losses(apart.directory), "training goes on as without it"
-    assert f"loss on the training text {history.train_split[-1][1]:.6f} (step 6)" in screen
+    assert f"{history.train_split[-1][1]:.6f} (step 6)" in screen
 
 
 def test_resume_without_a_checkpoint_starts_from_step_0_and_says_so(tmp_path):
     _, screen = run(tmp_path, steps=1, resume=True)
-    assert "holds no checkpoint yet: starting from step 0" in screen
+    assert re.search("(?m)/run .*step 0$", screen)
 
 
 def test_a_resume_of_a_run_without_checkpoints_leaves_its_model_as_it_is(tmp_path):
     run(tmp_path, steps=1, keep_model=True)
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "run").rglob("*")}
-    with pytest.raises(LadderError, match=r"no checkpoint .* -e .* without -y"):
+    with pytest.raises(LadderError, match=r"^-y 1: .*/run .*-n.* -e .*/run .*-o"):
         run(tmp_path, steps=2, resume=True, keep_model=True)
     assert before == {path: path.stat().st_mtime_ns for path in (tmp_path / "run").rglob("*")}
 
@@ -223,24 +223,24 @@ def test_a_resume_of_a_run_without_checkpoints_leaves_its_model_as_it_is(tmp_pat
 def test_what_is_set_otherwise_than_in_the_run_before_is_said(tmp_path):
     first, _ = run(tmp_path, steps=1, checkpoint_every=1)
     later = {"model": str(first.directory), "output": str(tmp_path / "later"), "steps": 1}
-    assert "other than in" not in run(tmp_path, **later)[1]
-    assert "--lr 0.5, there 0.01" in run(tmp_path, **later, lr=0.5)[1]
+    assert "--lr" not in run(tmp_path, **later)[1]
+    assert re.search("--lr 0.5, .* 0.01", run(tmp_path, **later, lr=0.5)[1])
     _, screen = run(tmp_path, steps=2, resume=True, lr=0.5)
-    assert "--steps 2, there 1; --lr 0.5, there 0.01" in screen
+    assert re.search("--steps 2, .* 1; --lr 0.5, .* 0.01", screen)
 
 
 def test_a_rung_that_training_never_calls_is_said_to_be_none_of_it(tmp_path):
     words = {"model": save_model(tmp_path / "dropping", dropout=0.2), "steps": 1}
     _, screen = run(tmp_path, **words, rung={"attention.forward": "0", "gelu.forward": "0"})
-    (said,) = [line for line in screen.splitlines() if "no training step calls" in line]
-    assert "attention.forward=0" in said and "attention_dropout.forward" in said
+    (said,) = [line for line in screen.splitlines() if "attention.forward=0" in line]
+    assert "attention_dropout.forward" in said
     _, screen = run(tmp_path, **words, rung={"attention_dropout.forward": "0"})
-    assert "no training step calls" not in screen
+    assert "attention_dropout.forward=0" not in screen
 
 
 def test_a_run_does_not_overwrite_the_checkpoints_of_another(tmp_path):
     run(tmp_path, steps=2, checkpoint_every=2)
-    with pytest.raises(LadderError, match="continue it with -y 1, choose another folder with -o"):
+    with pytest.raises(LadderError, match=r"/run .*step 2; .*-y 1, .*-o"):
         run(tmp_path, steps=2)
     assert checkpoint.latest(tmp_path / "run") == 2
 
@@ -248,23 +248,22 @@ def test_a_run_does_not_overwrite_the_checkpoints_of_another(tmp_path):
 def test_a_run_neither_reads_nor_writes_where_another_one_writes(tmp_path, monkeypatch):
     flags = Flags(**settings(tmp_path, checkpoint_every=1))
     with alone_in(tmp_path / "run"), monkeypatch.context() as patched:
-        patched.setattr(training, "open_run", lambda flags: pytest.fail("it was read"))
-        refusal = rf"another run \(process {os.getpid()}\) is writing to .*; wait for its end, or"
-        with pytest.raises(LadderError, match=refusal):
+        patched.setattr("trainer.open.open_run", lambda *_: pytest.fail("it was read"))
+        with pytest.raises(LadderError, match=rf"\(process {os.getpid()}\) .*/run; .*-o"):
             train(flags)
     assert train(flags).status == 0
 
 
 def test_a_run_that_cannot_start_leaves_no_folder_behind(tmp_path):
     missing = str(tmp_path / "missing.bin")
-    with pytest.raises(LadderError, match="no such file"):
+    with pytest.raises(LadderError, match=r"^-e .*/missing.bin: .*gpt2"):
         train(Flags(**settings(tmp_path, model=missing, output=str(tmp_path / "new" / "run"))))
     assert not (tmp_path / "new").exists()
 
 
 def test_a_checkpoint_without_the_state_of_a_run_is_not_resumed(tmp_path):
     save_model(tmp_path / "run")  # whole, but a model only
-    with pytest.raises(LadderError, match="its state lacks config; train from its weights by -e"):
+    with pytest.raises(LadderError, match=r"/run .* config; .*-e .*/run .*-o"):
         run(tmp_path, resume=True)
     run(tmp_path, steps=1, output=str(tmp_path / "other"), checkpoint_every=1)
     tensors, state = checkpoint.load(tmp_path / "other", 1)
@@ -272,27 +271,27 @@ def test_a_checkpoint_without_the_state_of_a_run_is_not_resumed(tmp_path):
         folder = tmp_path / key
         reads = {name: (lambda name=name: tensors[name]) for name in tensors}
         checkpoint.save(folder, 1, reads, {**state, key: 5})
-        with pytest.raises(LadderError, match=f"{key}.* is not of a training run of this version"):
+        with pytest.raises(LadderError, match=f"/{key} .* {key}[.;].*-e .*-o"):
             run(tmp_path, resume=True, output=str(folder))
 
 
 @pytest.mark.parametrize(
-    ("key", "value", "says"),
+    ("key", "value", "names"),
     [
-        ("updates", -1, "lacks stepper.updates"),
-        ("losses", ["x"], "lacks stepper.losses"),
-        ("scale", None, "lacks stepper.scale.value"),
-        ("scale", {"value": 0, "good_steps": 1}, "lacks stepper.scale.value"),
-        ("scale", {"value": 1.0, "good_steps": []}, "lacks stepper.scale.good_steps"),
+        ("updates", -1, "stepper.updates"),
+        ("losses", ["x"], "stepper.losses"),
+        ("scale", None, "stepper.scale.value"),
+        ("scale", {"value": 0, "good_steps": 1}, "stepper.scale.value"),
+        ("scale", {"value": 1.0, "good_steps": []}, "stepper.scale.good_steps"),
     ],
 )
-def test_a_checkpoint_whose_numbers_make_no_sense_is_not_resumed(tmp_path, key, value, says):
+def test_a_checkpoint_whose_numbers_make_no_sense_is_not_resumed(tmp_path, key, value, names):
     run(tmp_path, steps=1, output=str(tmp_path / "sound"), checkpoint_every=1, dtype="fp16")
     tensors, state = checkpoint.load(tmp_path / "sound", 1)
     reads = {name: (lambda name=name: tensors[name]) for name in tensors}
     stepper = {**state["stepper"], key: value}
     checkpoint.save(tmp_path / "run", 1, reads, {**state, "stepper": stepper})
-    with pytest.raises(LadderError, match=says):
+    with pytest.raises(LadderError, match=names):
         run(tmp_path, resume=True, steps=2, dtype="fp16")
 
 
@@ -306,24 +305,24 @@ def test_a_resumed_run_does_not_need_the_model_it_began_with(tmp_path):
 
 def test_a_plot_that_cannot_be_written_is_one_line(tmp_path):
     (tmp_path / "run" / "loss.png").mkdir(parents=True)
-    with pytest.raises(LadderError, match=r"cannot write .*loss\.png: Is a directory"):
+    with pytest.raises(LadderError, match=r"/loss.png: Is a directory"):
         run(tmp_path, steps=1, plot=True)
     assert not list((tmp_path / "run").glob(".*")), "nothing is left of the attempt"
 
 
 @pytest.mark.parametrize(
-    ("changes", "says"),
+    ("changes", "names"),
     [
-        ({"seed": 5}, "--seed was 1337 and is 5 now"),
-        ({"total_tokens": 64}, "-b times -t. was 32 and is 64 now"),
-        ({"batch": 1, "total_tokens": 32}, "B was 2 and is 1 now"),
-        ({"dtype": "bf16"}, "--dtype was fp32 and is bf16 now"),
-        ({"steps": 1}, "-x 1: the checkpoint is of step 2; choose -x 2 or more"),
+        ({"seed": 5}, "--seed .*1337 .*5 "),
+        ({"total_tokens": 64}, "-b .*-t.* 32 .* 64 "),
+        ({"batch": 1, "total_tokens": 32}, " B .*2 .*1 "),
+        ({"dtype": "bf16"}, "--dtype .*fp32 .*bf16 "),
+        ({"steps": 1}, "-x 1: .*step 2; .*-x 2 "),
     ],
 )
-def test_resuming_with_other_settings_is_refused(tmp_path, changes, says):
+def test_resuming_with_other_settings_is_refused(tmp_path, changes, names):
     run(tmp_path, steps=2, checkpoint_every=2)
-    with pytest.raises(LadderError, match=says):
+    with pytest.raises(LadderError, match=names):
         run(tmp_path, **{"steps": 4, "checkpoint_every": 2, "resume": True, **changes})
 
 
@@ -331,8 +330,7 @@ def test_flags_of_llmc_that_only_print_are_answered(tmp_path, monkeypatch):
     told = iter(["1980 MHz", None])
     monkeypatch.setattr(Cpu, "condition", lambda cpu: next(told))
     _, screen = run(tmp_path, steps=5, log_gpu=2)
-    assert "cpu at step 2: 1980 MHz\n" in screen
-    assert "cpu at step 4: its clock and power are not known\n" in screen
+    assert re.search("(?m)^cpu .* 2: 1980 MHz$", screen) and re.search("(?m)^cpu .* 4: ", screen)
     entries = logs.read(tmp_path / "run" / "log.jsonl")
     assert [e["step"] for e in entries if e.get("condition") == "1980 MHz"] == [1]
     assert not list((tmp_path / "run").glob("DONE_*")), "checkpoints are off"
@@ -361,10 +359,10 @@ def test_ctrl_c_finishes_the_step_and_writes_a_checkpoint_to_go_on_from(tmp_path
     interrupt_at(monkeypatch, 2)
     before = signal.getsignal(signal.SIGINT)  # ignored, where the tests run in the background
     outcome, screen = run(tmp_path, checkpoint_every=100)
-    assert outcome.status == 130
+    assert (outcome.status, outcome.step, outcome.saved) == (130, 3, 3)
     assert checkpoint.latest(tmp_path / "run") == 3
     assert len(losses(tmp_path / "run")) == 3
-    assert "interrupted after 3 steps; the checkpoint of step 3 in " in screen
+    assert re.search("(?m) step 3 in .*/run .*-y 1$", screen)
     assert signal.getsignal(signal.SIGINT) is before
     monkeypatch.undo()
     run(tmp_path, checkpoint_every=100, resume=True)
@@ -375,22 +373,22 @@ def test_ctrl_c_finishes_the_step_and_writes_a_checkpoint_to_go_on_from(tmp_path
 def test_ctrl_c_without_checkpoints_keeps_the_model_if_it_was_trained(tmp_path, monkeypatch):
     interrupt_at(monkeypatch, 2)
     outcome, screen = run(tmp_path, keep_model=True)
-    assert outcome.status == 130
+    assert (outcome.status, outcome.step, outcome.saved) == (130, 3, None)
     assert checkpoint.latest(tmp_path / "run") is None
-    assert "interrupted after 3 steps; there is no checkpoint, since they are off (-n)" in screen
+    assert "(-n)" in screen
     kept = (tmp_path / "run" / "model").stat()
 
     def interrupted(*_, **__):
         os.kill(os.getpid(), signal.SIGINT)
 
     monkeypatch.setattr(training, "validate", interrupted)
-    assert "interrupted after 0 steps" in run(tmp_path, keep_model=True)[1]
+    assert run(tmp_path, keep_model=True)[0].step == 0
     assert os.path.samestat((tmp_path / "run" / "model").stat(), kept)
 
 
 def test_a_loss_that_is_not_finite_stops_the_run(tmp_path):
     model = save_model(tmp_path / "huge", factor=1e20)
-    with pytest.raises(LadderError, match=r"step 1: loss nan.* this step is discarded\. Lower -l"):
+    with pytest.raises(LadderError, match=r"step 1: .*nan.* -l.*--nonfinite skip.*--debug-nan"):
         run(tmp_path, model=model)
     text = (tmp_path / "run" / "log.jsonl").read_text()
     assert [json.loads(line)["step"] for line in text.splitlines()] == [0, 0]
@@ -408,27 +406,32 @@ def change_loss(monkeypatch, number, change):
     monkeypatch.setattr(steps, "mean_loss", mean_loss)
 
 
+def skipped(directory):
+    """The steps whose updates were skipped, and why."""
+    log = logs.read(directory / "log.jsonl")
+    return [(entry["step"], entry["skipped"]) for entry in log if "skipped" in entry]
+
+
 def test_steps_that_are_not_finite_can_be_skipped_without_a_trace(tmp_path, monkeypatch):
     change_loss(monkeypatch, 1, lambda loss: float("nan"))
-    _, screen = run(tmp_path, steps=3, nonfinite="skip", checkpoint_every=1)
-    assert "step 2: update skipped, loss or gradient is not finite" in screen
+    run(tmp_path, steps=3, nonfinite="skip", checkpoint_every=1)
+    assert skipped(tmp_path / "run") == [(1, steps.NOT_FINITE)]
     assert_same(parameters(tmp_path / "run", 1), parameters(tmp_path / "run", 2))
     assert checkpoint.load(tmp_path / "run", 3)[1]["stepper"]["updates"] == 2
 
 
 def test_an_outlying_loss_makes_no_update(tmp_path, monkeypatch):
     change_loss(monkeypatch, 140, lambda loss: loss + 100)
-    _, screen = run(tmp_path, steps=142, loss_outlier=5.0, batch=1, sequence=8)
-    skipped = [line for line in screen.splitlines() if "update skipped" in line]
-    assert len(skipped) == 1
-    assert skipped[0].startswith("step 141: update skipped, the loss is ")
+    run(tmp_path, steps=142, loss_outlier=5.0, batch=1, sequence=8)
+    ((step, why),) = skipped(tmp_path / "run")
+    assert step == 140 and why != steps.NOT_FINITE
 
 
 def test_a_batch_beyond_the_memory_is_refused_with_the_largest_that_fits(tmp_path, monkeypatch):
     monkeypatch.setattr(memory, "available_on_host", lambda: 4 << 20)
-    with pytest.raises(LadderError, match=r"-b 200 -t 16 needs .* GiB available; -b") as refused:
+    with pytest.raises(LadderError, match=r"-b 200 -t 16 .*-b ") as refused:
         run(tmp_path, batch=200)
-    largest = int(str(refused.value).partition("; -b ")[2].split()[0])
+    largest = int(re.findall(r"-b (\d+)", str(refused.value))[1])
     shape, real = SHAPE, np.dtype(np.float32)
     fits, does_not = (
         memory.by_kind(build(shape, B, 16), real).total() for B in (largest, largest + 1)
@@ -457,7 +460,7 @@ def test_a_run_takes_nothing_that_macos_lacks(tmp_path, monkeypatch):
 
 
 def test_memory_that_runs_out_all_the_same_is_one_line():
-    with pytest.raises(LadderError, match=r"^this process is out of memory: [\d,]+ MiB more are"):
+    with pytest.raises(LadderError, match=f" {1 << 37:,} MiB .*ulimit -v"):
         Cpu().empty((1 << 55,), np.dtype(np.float32))
 
 
@@ -498,7 +501,7 @@ def test_scratch_memory_of_rungs_counts_once_they_are_chosen(tmp_path, monkeypat
         memory.refuse_what_does_not_fit(program, device, real, lambda B: build(SHAPE, B, 16), rungs)
 
     refuse()
-    with pytest.raises(LadderError, match="-b 3 is the largest that fits"):
+    with pytest.raises(LadderError, match=r"-b 4 -t 16 .*-b 3 "):
         refuse(rungs)
 
 
@@ -509,7 +512,7 @@ def test_the_memory_for_text_samples_counts(tmp_path, monkeypatch):
     free = memory.by_kind(setup.kernels.program, setup.config.real).total()
     monkeypatch.setattr(memory, "available_on_host", lambda: free)
     open_run(replace(without, sample_every=0))
-    with pytest.raises(LadderError, match=r"needs .* GiB of memory"):
+    with pytest.raises(LadderError, match=r"-b 2 -t 16 .*-b 1 "):
         open_run(sampling)
 
 
@@ -530,7 +533,7 @@ def test_samples_and_the_plot_appear(tmp_path):
     samples = [e["sample"] for e in logs.read(tmp_path / "run" / "log.jsonl") if "sample" in e]
     assert len(samples) == 2
     assert all(sample.startswith("ROMEO") and len(sample) > 5 for sample in samples)
-    assert "--- sample at step 2 ---\nROMEO" in screen
+    assert re.search(" 2 .*\nROMEO", screen)
     png = (tmp_path / "run" / "loss.png").read_bytes()
     assert png.startswith(b"\x89PNG") and len(png) > 5000
 
@@ -560,13 +563,16 @@ def test_without_a_network_the_run_says_what_it_uses_instead(tmp_path, monkeypat
     outcome, screen = run(tmp_path, model="gpt2", dataset=None, output=None, steps=1)
     notes = [line for line in screen.splitlines() if line.startswith("note: ")]
     assert len(notes) == 2
-    assert "using the embedded play and the byte tokenizer instead of tinyshakespeare" in notes[0]
-    assert "using random initial weights instead of gpt2" in notes[1]
+    assert re.search("play .*tinyshakespeare", notes[0]) and "gpt2" in notes[1]
     assert outcome.status == 0
     assert outcome.directory == Path("runs/gpt2-play")  # of the text that it was trained on
     assert [path.name for path in Path("runs").iterdir()] == ["gpt2-play"]
     record = json.loads((outcome.directory / "config.json").read_text())
     assert record["dataset"] == "play" and record["notes"] == [n[len("note: ") :] for n in notes]
+
+
+def rungs_of(directory):
+    return json.loads((directory / "rungs.json").read_text())
 
 
 @pytest.mark.emulator
@@ -587,9 +593,8 @@ def test_real_kernels_on_the_emulator_train_as_the_reference_does(tmp_path, rung
     common = {"model": save_model(tmp_path / "dropping", dropout=0.2), "total_tokens": 64}
     run(tmp_path, steps=3, **common, output=str(tmp_path / "reference"))
     kernels = {"device": "emulated", "rungs": rungs, "rung": swapped}
-    _, screen = run(tmp_path, steps=3, **common, **kernels, output=str(tmp_path / "kernels"))
-    for op, number in swapped.items():
-        assert re.search(rf"{op} +{number} .* named by", screen)
+    run(tmp_path, steps=3, **common, **kernels, output=str(tmp_path / "kernels"))
+    assert swapped.items() <= rungs_of(tmp_path / "kernels").items()
     reference, kernels = losses(tmp_path / "reference"), losses(tmp_path / "kernels")
     np.testing.assert_allclose(kernels, reference, rtol=1e-5)
 
@@ -629,10 +634,10 @@ def test_a_resumed_run_keeps_its_rungs_and_its_loss_scale(tmp_path):
     common = {"dtype": "fp16", "device": "emulated", "checkpoint_every": 2}
     swapped = {"gelu.forward": "1", "layernorm.forward": "3", "matmul.forward@C:64": "2"}
     run(tmp_path, steps=2, rung=swapped, **common)
-    _, screen = run(tmp_path, steps=4, resume=True, **common)
-    assert re.search(r"layernorm\.forward +3 .* as before", screen)
-    assert re.search(r"matmul\.forward +0 .* as before", screen)
-    assert re.search(r"matmul\.forward@C:64,OC:16 +2 .* as before", screen)
+    before = rungs_of(tmp_path / "run")
+    assert {"layernorm.forward": "3", "matmul.forward@C:64,OC:16": "2"}.items() <= before.items()
+    run(tmp_path, steps=4, resume=True, **common)
+    assert rungs_of(tmp_path / "run") == before
     run(tmp_path, steps=4, rung=swapped, **common, output=str(tmp_path / "straight"))
     assert losses(tmp_path / "run") == losses(tmp_path / "straight")
     state = checkpoint.load(tmp_path / "run", 4)[1]
@@ -641,14 +646,14 @@ def test_a_resumed_run_keeps_its_rungs_and_its_loss_scale(tmp_path):
 
 def test_a_folder_below_a_file_is_refused_before_the_model_is_opened(tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(LadderError, match="file is a file; name a folder"):
+    with pytest.raises(LadderError, match=r"^-o .*/file/run: .*/file "):
         run(tmp_path, model="no such model", output=str(tmp_path / "file" / "run"))
 
 
 def test_the_folder_holds_what_was_run(tmp_path):
     run(tmp_path, steps=1)
     config = json.loads((tmp_path / "run" / "config.json").read_text())
-    chosen = json.loads((tmp_path / "run" / "rungs.json").read_text())
+    chosen = rungs_of(tmp_path / "run")
     assert (config["batch"], config["lr"], config["steps"]) == (2, 1e-2, 1)
     assert set(chosen.values()) == {"0"}
     assert "layernorm.forward" in chosen

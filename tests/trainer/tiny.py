@@ -22,7 +22,8 @@ from trainer.model.calls import Call
 from trainer.model.gpt2 import GPT2Config
 from trainer.model.model_config import Size
 from trainer.model.program import initial_parameters
-from trainer.train import Outcome, train
+from trainer.report import Outcome
+from trainer.train import train
 
 SHAPE = GPT2Config(
     context=32, vocab=257, padded_vocab=384, layers=2, heads=2, channels=16, dropout=0.0
@@ -134,13 +135,13 @@ def assert_same(a: dict[str, np.ndarray], b: dict[str, np.ndarray]) -> None:
 
 def whole(config, pieces) -> tuple[Any, dict[str, np.ndarray]]:
     """The configuration, and the parameters of a file put together as the engine does."""
-    found = {name: np.full(shape, np.nan) for name, shape in config.parameter_shapes().items()}
+    arrays = {name: np.full(shape, np.nan) for name, shape in config.parameter_shapes().items()}
     for name, layer, array in pieces:
         assert array.dtype == np.float32
-        target = found[name] if layer is None else found[name][layer]
+        target = arrays[name] if layer is None else arrays[name][layer]
         assert array.shape == target.shape
         target[...] = array
-    return config, found
+    return config, arrays
 
 
 def highest_rungs(calls: Iterable[Call], target: Target) -> dict[str, str]:

@@ -18,7 +18,7 @@ from ladder.core.common.install import install
 from trainer.commands import torch_gpt2
 from trainer.commands.parser import build_parser
 from trainer.commands.torch_gpt2 import MODES, WARM_UP, Mode, TorchTraining
-from trainer.engine.steps import Steps, rate_of
+from trainer.engine.steps import rate_of
 from trainer.flags import Flags, TrainConfig
 from trainer.model.gpt2 import GPT2Config
 from trainer.open import Run, open_run
@@ -93,7 +93,7 @@ def compare(
     weights = {name: np.asarray(engine.read(name), np.float32) for name in names}
     start = run.train.state()
     yield f"ours, --rungs {run.kernels.settings.rungs}", _ours(run)
-    del engine, run.engine  # PyTorch needs the memory
+    del engine, run.engine, run.steps  # PyTorch needs the memory
     gc.collect()
     run.device.free_unused()
     for mode in modes:
@@ -106,9 +106,8 @@ def compare(
 
 
 def _ours(run: Run) -> Course:
-    course = Steps(run.config, run.engine)
-    taken = [take_step(course, run.train, number) for number in range(run.config.steps)]
-    steps = [step for step in (*taken, course.finish()) if step is not None]
+    taken = [take_step(run.steps, run.train, number) for number in range(run.config.steps)]
+    steps = [step for step in (*taken, run.steps.finish()) if step is not None]
     for step in steps:
         if step.skipped is not None:
             raise LadderError(f"step {step.number + 1} was skipped: {step.skipped}; choose fp32")

@@ -55,8 +55,8 @@ def main(argv: Sequence[str]) -> int:
             for part in decode_stream(tokenizer, written(interrupt.here)):
                 print(printable(part), end="", flush=True)
         print()
-        if interrupt.anywhere() and interrupt.status == 128 + signal.SIGTERM:
-            return interrupt.status
+        if (status := interrupt.status()) == 128 + signal.SIGTERM:
+            return status
     return 0
 
 

@@ -64,7 +64,7 @@ def _before(parser: Parser, path: str, later: Collection[str]) -> dict[str, Any]
         record = read_json(path)
         flags = record.get("flags") if isinstance(record, dict) else None
         if not isinstance(flags, dict):
-            raise LadderError("it names no flags, as the config.json in the folder of a run does")
+            raise LadderError('it has no "flags", as the config.json in a run\'s folder does')
         before = vars(parser.parse_args([word for item in flags.items() for word in _words(*item)]))
         for name, key in (("dataset", "train_data"), ("val_data", "val_data")):
             text, files = before[name], str(record.get(key, ""))

@@ -219,8 +219,8 @@ class Engine:
 
     def memory_table(self) -> list[tuple[str, int]]:
         """(kind, bytes) of all that was allocated, for printing."""
-        found = memory.by_kind(self.program, self.real, self.device, self.rungs, self._lender)
-        return [*found.items()]
+        sizes = memory.by_kind(self.program, self.real, self.device, self.rungs, self._lender)
+        return [*sizes.items()]
 
     def _view(self, ref: Ref) -> Any:
         name, layer = ref

@@ -56,6 +56,8 @@ class Choice:
     reason: str
 
 
+BY_FLAG, AS_BEFORE = "named by --rung", "as before"  # reasons
+
 # Rungs by key, the reason that they give, and the file that an error is in.
 _Named = tuple[Mapping[str, str], str, str | None]
 
@@ -85,12 +87,12 @@ def choose(
         old, who = before["rungs"], "the checkpoint names"
     old = {key: it for key, it in old.items() if not {key, op_of(key)} & settings.rung.keys()}
     _refuse_code(old, who)
-    named: list[_Named] = [(settings.rung, "named by --rung", None)]
+    named: list[_Named] = [(settings.rung, BY_FLAG, None)]
     if before is None:
         named.append((old, f"from {settings.rungs}", settings.rungs))
     else:
         _refuse_edited(old, before)
-        named.append((old, "as before", None))
+        named.append((old, AS_BEFORE, None))
     choices: dict[str, Choice] = {}
     console = Console(stderr=True)
     shown = device.is_gpu and console.is_terminal

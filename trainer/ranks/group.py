@@ -313,7 +313,7 @@ class Interrupt:
     """
 
     def __init__(self, group: Group = ALONE) -> None:
-        self._group, self._signal, self._of_all = group, 0, 0
+        self._group, self._signal = group, 0
         self._before: dict[int, Any] = {}
 
     def here(self) -> bool:
@@ -323,14 +323,13 @@ class Interrupt:
     def anywhere(self) -> bool:
         """Whether there was one to any rank. All ranks ask at the same place, so that all of them
         stop there."""
-        self._of_all = max(self._group.collect("the interrupt", self._signal))
-        return self._of_all > 0
+        return self.status() > 0
 
-    @property
     def status(self) -> int:
         """The exit status, as shells define it: 130 after Ctrl-C, 143 after SIGTERM on any rank; 0
-        without an interrupt."""
-        return 128 + self._of_all if self._of_all else 0
+        without an interrupt. All ranks ask for this at the same place, too."""
+        first = max(self._group.collect("the interrupt", self._signal))
+        return 128 + first if first else 0
 
     def __enter__(self) -> Interrupt:
         if threading.current_thread() is threading.main_thread():

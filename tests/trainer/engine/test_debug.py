@@ -10,7 +10,6 @@ from ladder.core.contract.ladder import find
 from ladder.core.device.open import Cpu
 from tests.trainer.tiny import needs_compiler, run, settings
 from trainer.engine.engine import wait
-from trainer.engine.steps import Steps
 from trainer.files import checkpoint
 from trainer.flags import Flags
 from trainer.open import open_run
@@ -20,20 +19,16 @@ from trainer.train import take_step
 def test_debug_nan_names_the_first_op_whose_output_is_not_finite(tmp_path):
     setup = open_run(Flags(**settings(tmp_path, debug_nan=True)))
     setup.engine.write("ln2b", np.full((16,), np.inf), 1)
-    with pytest.raises(LadderError) as stopped:
-        take_step(Steps(setup.config, setup.engine), setup.train, 0)
-    assert str(stopped.value) == (
-        "--debug-nan: h1.ln_2, layernorm.forward rung 0 (the NumPy reference) is the first whose "
-        "output is not finite: out in 512 of 512 places, first at (0, 0)"
-    )
+    named = r"--debug-nan: h1\.ln_2, layernorm\.forward rung 0 .*: out .*512 .*512 .*\(0, 0\)"
+    with pytest.raises(LadderError, match=named):
+        take_step(setup.steps, setup.train, 0)
 
 
 def test_debug_nan_sees_the_backward_pass_and_the_update(tmp_path):
     setup = open_run(Flags(**settings(tmp_path, debug_nan=True)))
     setup.engine.write("fcprojw.v", np.full((2, 16, 64), np.nan))
-    steps = Steps(setup.config, setup.engine)
-    with pytest.raises(LadderError, match=r" fcprojw, adamw.update .*: weight in 2,048 of 12,800"):
-        take_step(steps, setup.train, 0)
+    with pytest.raises(LadderError, match=r" fcprojw, adamw.update .*: weight .*2,048 .*12,800 "):
+        take_step(setup.steps, setup.train, 0)
 
 
 def test_debug_flags_do_not_change_what_is_computed(tmp_path):
@@ -90,10 +85,9 @@ def test_a_kernel_that_faults_after_some_steps_is_named_with_the_checkpoint(tmp_
     step = checkpoint.latest(directory)
     assert 0 < step < 200
     assert re.fullmatch(
-        rf"h\d\.gelu, gelu\.forward mine\.cu \(one thread per element\): {re.escape(str(mine))}:\d+"
-        r": block \(0, 0, 0\), thread \(5, 0, 0\): invalid access to address 0x\w+\n +\d+ \| "
-        rf".*\nthe checkpoint of step {step} in {re.escape(str(directory))} is intact; "
-        "continue with -y 1",
+        rf"h\d\.gelu, gelu\.forward mine\.cu .*: {re.escape(str(mine))}:\d+: block \(0, 0, 0\), "
+        rf"thread \(5, 0, 0\): .* 0x\w+\n +\d+ \| .*\n.* step {step} in "
+        rf"{re.escape(str(directory))} .*-y 1",
         str(told.value),
     )
     run(tmp_path, steps=step + 1, resume=True, device="emulated", rung={"gelu.forward": "1"})

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 
 import numpy as np
 import pytest
@@ -76,9 +77,9 @@ def test_on_a_gpu_the_best_rungs_are_fused(goal):
 
 def test_a_fusion_that_is_slower_than_its_parts_is_left_out_and_a_note_says_so(picked):
     picked["matmul_gelu.forward"] = 2.5  # and apart: 2 us, in each of 2 layers
-    names, notes = choose(GPU)
+    names, (note,) = choose(GPU)
     assert names == ("residual_layernorm", "matmul_gelu_backward", *REST)
-    assert notes == ["matmul_gelu is not fused: it takes 0.005 ms a step, and its parts 0.004 ms"]
+    assert re.match("matmul_gelu .* 0.005 ms .* 0.004 ms", note)
     assert chosen(GPU, fuse="all") == tuple(FUSIONS)  # who asks for it gets it
     picked["matmul_gelu.backward_input"] = 2.5
     assert chosen(GPU) == ("residual_layernorm", *REST)
@@ -90,11 +91,9 @@ def test_a_sum_in_the_product_is_measured_beside_a_sum_in_the_layernorm(picked):
     """Both fusions take residual.forward: 3 and 1 us, or 1 and 1.9, in each of 4 branches."""
     picked["layernorm.forward"], picked["residual_layernorm.forward"] = 1.0, 1.9
     picked["matmul_residual.forward"] = 3.0
-    names, notes = choose(GPU)
+    names, (note,) = choose(GPU)
     assert names == ALL[:4]
-    assert notes == [
-        "matmul_residual is not fused: it takes 0.016 ms a step, and its parts 0.0116 ms"
-    ]
+    assert re.match("matmul_residual .* 0.016 ms .* 0.0116 ms", note)
     picked["matmul_residual.forward"] = 1.8
     assert chosen(GPU) == ALL
     picked["residual_layernorm.forward"] = 2.5  # with its backward half, as fast as its parts
@@ -112,7 +111,7 @@ def test_a_fused_op_that_cannot_run_is_left_out_with_the_reason(monkeypatch):
     monkeypatch.setattr(kernels, "pick", pick)
     names, notes = choose(GPU)
     assert names == ("residual_layernorm", *REST)
-    assert notes[0].startswith("matmul_gelu is not fused: matmul_gelu.forward has no rung that")
+    assert re.match("matmul_gelu .*: matmul_gelu.forward has no rung that can run here", notes[0])
 
 
 def test_recomputing_counts_what_stays_unfused(picked):
@@ -157,7 +156,7 @@ def test_a_fusion_is_measured_beside_what_those_before_it_have_made(picked, micr
     gpu = resolved_kernels("cuda", dtype="fp32")
     names, notes = kernels.choose_fusions(gpu, GPU, dropping)
     assert ("dropout_residual_layernorm" in names) == wanted
-    assert any(note.startswith("dropout_residual_layernorm is not") for note in notes) != wanted
+    assert any(note.startswith("dropout_residual_layernorm ") for note in notes) != wanted
     picked["residual_layernorm.forward"] = picked["residual_layernorm.backward"] = 2.5
     names, notes = kernels.choose_fusions(gpu, GPU, dropping)
     assert not {"residual_layernorm", "dropout_residual_layernorm"} & {*names}
@@ -193,7 +192,7 @@ def test_the_loss_is_not_fused_in_float16_where_exponentials_overflow():
     assert chosen(GPU, dtype="fp16") == ALL
     assert chosen(GPU, dtype="fp16", fuse="all") == tuple(FUSIONS)[:-1]
     for asked in ({"fuse": HEAD}, {"rung": {f"{HEAD}.forward": "1"}}):
-        with pytest.raises(LadderError, match="which float16 does not hold; choose --dtype bf16"):
+        with pytest.raises(LadderError, match=f"{HEAD} .*--dtype bf16"):
             chosen(GPU, dtype="fp16", **asked)
 
 
@@ -226,8 +225,7 @@ def test_a_rung_of_a_fused_op_turns_on_the_fusions_that_it_is_made_by(tmp_path):
 
 
 def test_a_fusion_that_is_named_without_one_that_it_needs_is_refused():
-    says = f"choose --fuse residual_layernorm,{DROPPED}$"
-    with pytest.raises(LadderError, match=says):
+    with pytest.raises(LadderError, match=f"{DROPPED} .*--fuse residual_layernorm,{DROPPED}$"):
         chosen(CPU, rungs="reference", fuse=f"matmul_gelu,{DROPPED}")
     assert len(chosen(CPU, rungs="reference", fuse=f"residual_layernorm,{DROPPED}")) == 2
 
@@ -254,9 +252,7 @@ def test_an_unknown_fusion_is_refused_with_the_known_ones():
     for words in ("everything", "auto,matmul_gelu", ""):
         with pytest.raises(LadderError, match="--fuse"):
             parse(["--fuse", words])
-    with pytest.raises(
-        LadderError, match=r"matmul_gelu,gelu: choose auto, .* residual_layernorm, drop"
-    ):
+    with pytest.raises(LadderError, match=r"matmul_gelu,gelu: .*auto, .* residual_layernorm, drop"):
         parse(["--fuse", "matmul_gelu,gelu"])
 
 
@@ -273,7 +269,7 @@ def test_a_resumed_run_keeps_its_fusions_unless_a_flag_changes_them():
 
 def test_a_rung_of_an_op_that_is_fused_away_is_refused_with_the_flag(tmp_path):
     flags = {"fuse": "all", "device": "emulated", "rungs": "naive"}
-    with pytest.raises(LadderError, match=r"not use residual\.forward; .* --fuse decides about re"):
+    with pytest.raises(LadderError, match=r"residual.forward=1: .*--fuse .* residual_layernorm$"):
         open_run(Flags(**settings(tmp_path, rung={"residual.forward": "1"}, **flags)))
 
 
@@ -304,19 +300,19 @@ def test_a_fused_run_trains_and_samples_as_a_plain_one(tmp_path, recompute, dtyp
 
 def test_a_rung_of_what_recomputing_leaves_unfused_is_refused_with_what_helps(tmp_path):
     named = {"device": "emulated", "recompute": 2, "rung": {"residual_layernorm.forward": "1"}}
-    says = "^--rung {}.forward=1: -r 2 .*; choose -r 0 or -r 1, or leave this"
-    with pytest.raises(LadderError, match=says.format("residual_layernorm")):
+    names = "^--rung {}.forward=1: -r 2 .* -r 0 or -r 1, "
+    with pytest.raises(LadderError, match=names.format("residual_layernorm")):
         open_run(Flags(**settings(tmp_path, **named)))
     dropping = dataclasses.replace(SHAPE, dropout=0.1)
     wanted = resolved_kernels("emulated", rung={f"{DROPPED}.forward": "1"})
     program = build(dropping, 2, 5, recompute=2, fusions=FUSIONS)
-    with pytest.raises(LadderError, match=says.format(DROPPED)):
+    with pytest.raises(LadderError, match=names.format(DROPPED)):
         rung_choice.choose(program.calls, wanted, EMULATED)
     program = build(SHAPE, 2, 5, fusions=FUSIONS)
-    with pytest.raises(LadderError, match=f"not use {DROPPED}"):
+    with pytest.raises(LadderError, match=f"{DROPPED}.forward=1: .*--fuse .* {DROPPED}$"):
         rung_choice.choose(program.calls, wanted, EMULATED)
     for changes in ({"fuse": "none"}, {"fuse": "all", "recompute": 0}):
-        with pytest.raises(LadderError, match="--fuse decides about residual_layernorm"):
+        with pytest.raises(LadderError, match=r"norm.forward=1: .*--fuse .* residual_layernorm$"):
             open_run(Flags(**settings(tmp_path, **{**named, **changes})))
 
 

@@ -1,5 +1,6 @@
 """A GPU that cannot be used ends every command in one line with the remedy, whatever is wrong."""
 
+import re
 import sys
 
 import pytest
@@ -63,60 +64,44 @@ def fake(first_call="return 1", busy="pass"):
     return CUPY.replace("FIRST_CALL", first_call).replace("BUSY", busy)
 
 
-# name: (driver, what `import cupy` runs, what is said)
+# name: (driver, what `import cupy` runs, what is named in this order)
 CASES = {
     "driver too old": (
         12040,
         fake(TOO_OLD),
-        "the NVIDIA driver supports CUDA 12.4, but CuPy here is for CUDA 13.0: update the driver "
-        f"or {pip('uninstall cupy-cuda13x')} and {install('cuda12')}",
+        ("CUDA 12.4", "CUDA 13.0", "driver", pip("uninstall cupy-cuda13x"), install("cuda12")),
     ),
-    "driver older than any wheel": (
-        11080,
-        fake(TOO_OLD),
-        "the NVIDIA driver supports CUDA 11.8, but CuPy here is for CUDA 13.0: update the driver",
-    ),
+    "driver older than any wheel": (11080, fake(TOO_OLD), ("CUDA 11.8", "CUDA 13.0", "driver")),
     "driver older than any wheel, and no CuPy": (
         11040,
         MISSING_LIBRARY,
-        "the NVIDIA driver supports CUDA 11.4, and CuPy needs one for CUDA 12.0 or newer: update "
-        "the driver",
+        ("CUDA 11.4", "CUDA 12.0", "driver"),
     ),
     "no libcudart": (
         13000,
         MISSING_LIBRARY,
-        "CuPy does not import (libcudart.so.13: cannot open shared object file: No such file or "
-        f"directory): {install('cuda13')}",
+        ("CuPy", "(libcudart.so.13: cannot open shared object file: ", install("cuda13")),
     ),
-    "no GPU": (
-        13000,
-        fake(NO_GPU),
-        "CUDA finds no GPU (no CUDA-capable device is detected); nvidia-smi should list one",
-    ),
+    "no GPU": (13000, fake(NO_GPU), ("(no CUDA-capable device is detected)", "nvidia-smi")),
     "GPU in use": (
         13000,
         fake(busy=IN_USE),
-        "cuda:0 cannot be used: device is busy or unavailable; nvidia-smi shows what else uses it",
+        ("cuda:0", "device is busy or unavailable", "nvidia-smi"),
     ),
-    "GPU too old": (
-        13000,
-        fake(),
-        "Tesla P100 has compute capability 6.0, and the kernels need 7.5 or more; --device "
-        "emulated runs them on the CPU",
-    ),
+    "GPU too old": (13000, fake(), ("Tesla P100", "6.0", "7.5", "--device emulated")),
 }
 
 
 @pytest.fixture(params=CASES)
 def told(request, tmp_path, monkeypatch):
-    """What must be said; CuPy and driver are as bad as the case wants them."""
-    driver, code, message = CASES[request.param]
+    """What must be said, as a pattern; CuPy and driver are as bad as the case wants them."""
+    driver, code, names = CASES[request.param]
     (tmp_path / "packages" / "cupy").mkdir(parents=True)
     (tmp_path / "packages" / "cupy" / "__init__.py").write_text(code)
     monkeypatch.syspath_prepend(tmp_path / "packages")
     monkeypatch.delitem(sys.modules, "cupy", raising=False)
     monkeypatch.setattr(gpu, "driver_version", lambda: driver)
-    yield message
+    yield ".*".join(map(re.escape, names))
     sys.modules.pop("cupy", None)
 
 
@@ -129,7 +114,7 @@ def run(module, words, capsys):
 def test_training_on_the_gpu(told, tmp_path, capsys):
     words = ["--device", "cuda", "-o", str(tmp_path / "run")]
     status, _, err = run(trainer.__main__, words, capsys)
-    assert (status, err) == (2, f"error: {told}\n")
+    assert status == 2 and re.fullmatch(f"error: .*{told}.*\n", err)
 
 
 @pytest.mark.slow
@@ -139,7 +124,7 @@ def test_training_on_what_there_is_goes_on_with_a_note(told, tmp_path, capsys):
     words += ["-o", str(tmp_path / "run"), "-x", "1", "-t", "16", "-v", "0", "-m", "1", "-s", "0"]
     status, out, err = run(trainer.__main__, words, capsys)
     assert (status, err) == (0, "")
-    assert f"note: {told}: this run uses the CPU" in " ".join(out.split())
+    assert re.search(f"note: .*{told}.*: .*CPU", " ".join(out.split()))
 
 
 @pytest.mark.parametrize(
@@ -153,11 +138,9 @@ def test_training_on_what_there_is_goes_on_with_a_note(told, tmp_path, capsys):
 )
 def test_the_ladder_on_the_gpu(told, words, capsys):
     status = ladder.__main__.main(words)
-    assert (status, capsys.readouterr().err) == (2, f"ladder: {told}\n")
+    assert status == 2 and re.fullmatch(f"ladder: .*{told}.*\n", capsys.readouterr().err)
 
 
 def test_the_doctor(told):
-    found = {finding.what: finding for finding in device_findings()}
-    finding = found["GPU"]
-    assert told in (f"{finding.found}; {finding.remedy}", f"{finding.found}: {finding.remedy}")
-    assert "\n" not in told
+    (gpu,) = (finding for finding in device_findings() if finding.what == "GPU")
+    assert re.fullmatch(f".*{told}.*", f"{gpu.found}: {gpu.remedy}")

@@ -14,6 +14,7 @@ from ladder.core.device.open import Cpu
 from ladder.core.measure.pick import Choice as Picked
 from tests.trainer.tiny import resolved_kernels
 from trainer.engine import rung_choice, rung_map
+from trainer.engine.rung_choice import AS_BEFORE, BY_FLAG
 from trainer.model.calls import Call
 
 OPS = ("layernorm.forward", "layernorm.backward", "gelu.forward")
@@ -63,7 +64,7 @@ def test_naive_is_the_lowest_kernel_or_else_the_reference():
 def test_one_rung_is_swapped_by_number_or_by_file(mine):
     by_number = choose(EMULATED, rung={"layernorm.forward": "2"})["layernorm.forward"]
     by_file = choose(EMULATED, rung={"layernorm.forward": str(mine)})["layernorm.forward"]
-    assert (by_number.rung.id, by_number.reason) == ("2", "named by --rung")
+    assert (by_number.rung.id, by_number.reason) == ("2", BY_FLAG)
     assert by_file.rung.path == mine
 
 
@@ -81,7 +82,7 @@ def test_a_users_kernel_is_checked_first_and_refused_if_wrong(mine, monkeypatch)
 
 
 def test_a_users_kernel_runs_with_all_rights_on_the_emulator_only_if_the_user_says_so(mine):
-    with pytest.raises(LadderError, match=r"mine\.cu would run with all your.* add --unconfined"):
+    with pytest.raises(LadderError, match=r"/mine.cu .*--unconfined"):
         choose(EMULATED, rung={"layernorm.forward": str(mine)}, unconfined=False)
 
 
@@ -97,9 +98,8 @@ def test_best_asks_the_picker_for_the_shapes_of_the_run_and_for_what_it_allows(
 
     monkeypatch.setattr(rung_choice, "pick", pick)
     choices = choose(GPU, rungs="best", **allowed)
-    assert {op: (c.rung.id, c.reason) for op, c in choices.items()} == dict.fromkeys(
-        OPS, ("1", "the fastest: 1.0 us")
-    )
+    assert ids(choices) == dict.fromkeys(OPS, "1")
+    assert all(" 1.0 us" in choice.reason for choice in choices.values())
     passed = {"library": False, "deterministic": False, "tf32": False, **allowed}
     assert ("gelu.forward", "float32", ({"N": 4, "C": 8},), passed) in asked
 
@@ -109,7 +109,7 @@ def test_what_a_run_has_chosen_can_be_chosen_again(tmp_path, mine):
     saved = tmp_path / "rungs.json"
     saved.write_text(json.dumps(rung_choice.as_json(chosen)))
     flag = re.escape(f"--rung layernorm.forward='{mine}'")
-    with pytest.raises(LadderError, match=f"it names a kernel file for layernorm.forward.*{flag}"):
+    with pytest.raises(LadderError, match=f"/rungs.json: .*{flag}"):
         choose(EMULATED, rungs=str(saved))
     again = choose(EMULATED, rungs=str(saved), rung={"layernorm.forward": str(mine)})
     assert rung_choice.as_json(again) == rung_choice.as_json(chosen)
@@ -117,30 +117,22 @@ def test_what_a_run_has_chosen_can_be_chosen_again(tmp_path, mine):
 
 
 @pytest.mark.parametrize(
-    ("device", "settings", "says"),
+    ("device", "settings", "names"),
     [
-        (Cpu(), {"rung": {"gelu.foward": "1"}}, "did you mean gelu.forward"),
-        (Cpu(), {"rung": {"softmax.forward": "0"}}, "this model does not use softmax.forward"),
-        (Cpu(), {"rung": {"layernorm.forward": "1"}}, "add --device emulated"),
-        (Cpu(), {"rung": {"layernorm.forward": "99"}}, "has no rung '99'; it has 0 to 11"),
-        (
-            Cpu(),
-            {"rung": {"layernorm.forward": "fast"}},
-            "has no rung 'fast'; 'python -m ladder list",
-        ),
-        (EMULATED, {"rung": {"layernorm.forward": "no.cu"}}, "no.cu: no such file"),
-        (Cpu(), {"rungs": "fastest"}, "neither one of reference, naive, best, library nor a file"),
-        (EMULATED, {"rungs": "best"}, "--rungs best measures on a GPU"),
-        (
-            GPU,
-            {"rungs": "naive", "rung": {"gelu.forward": "0"}},
-            "rung 0 is NumPy; on --device cuda",
-        ),
-        (GPU, {"rungs": "reference"}, "NumPy, which does not run on --device cuda"),
+        (Cpu(), {"rung": {"gelu.foward": "1"}}, "'gelu.foward'; .*gelu.forward"),
+        (Cpu(), {"rung": {"softmax.forward": "0"}}, "--rung softmax.forward=0: .* gelu.forward"),
+        (Cpu(), {"rung": {"layernorm.forward": "1"}}, "rung 1 .*--device emulated"),
+        (Cpu(), {"rung": {"layernorm.forward": "99"}}, "layernorm.forward .*'99'; .*0 to 11"),
+        (Cpu(), {"rung": {"layernorm.forward": "fast"}}, "'fast'; .*python -m ladder list"),
+        (EMULATED, {"rung": {"layernorm.forward": "no.cu"}}, "^no.cu: "),
+        (Cpu(), {"rungs": "fastest"}, "--rungs fastest: .*reference, naive, best, library"),
+        (EMULATED, {"rungs": "best"}, "--rungs best .*--rungs reference"),
+        (GPU, {"rungs": "naive", "rung": {"gelu.forward": "0"}}, "rung 0 .*--device cuda"),
+        (GPU, {"rungs": "reference"}, "--rungs reference .*--device cuda"),
     ],
 )
-def test_choices_that_cannot_run_are_refused(device, settings, says):
-    with pytest.raises(LadderError, match=says):
+def test_choices_that_cannot_run_are_refused(device, settings, names):
+    with pytest.raises(LadderError, match=names):
         choose(device, **settings)
 
 
@@ -149,7 +141,7 @@ def test_the_ops_that_do_the_work_of_another_are_named():
     ops = ("attention_dropout.forward", "crossentropy.fused", "gelu.forward")
     with pytest.raises(LadderError) as refused:
         rung_choice.choose([Call(op, (), {"N": 4}, {}, "") for op in ops], wanted, Cpu())
-    assert f"inside {ops[0]}, {ops[1]}, each" in str(refused.value)
+    assert [str(refused.value).count(op) for op in ops] == [2, 2, 1]
 
 
 @pytest.mark.parametrize(
@@ -179,14 +171,13 @@ def test_deterministic_takes_the_lowest_rung_that_is():
     free = choose(EMULATED, rungs="naive")["layernorm.backward"]
     same = choose(EMULATED, rungs="naive", deterministic=True)["layernorm.backward"]
     assert not free.rung.deterministic and same.rung.deterministic
-    assert same.reason == "the lowest deterministic one"
+    assert "deterministic" in same.reason
     rungs_below = find("layernorm.backward").rungs[1 : int(same.rung.id)]
     assert not any(rung.deterministic for rung in rungs_below)
 
 
 def test_deterministic_refuses_a_named_rung_that_is_not():
-    why = r"--deterministic: layernorm\.backward rung 1 .* is not \(no, .*\); choose another rung"
-    with pytest.raises(LadderError, match=why):
+    with pytest.raises(LadderError, match=r"^--deterministic: layernorm.backward rung 1 "):
         choose(EMULATED, deterministic=True, rung={"layernorm.backward": "1"})
 
 
@@ -215,15 +206,15 @@ def test_a_rung_is_named_for_some_shapes():
     named = {QKV: "2", "matmul.forward@C:768": "3"}
     choices = choose_linear(rung=named)
     assert [rung_map.rung_of(choices, call).rung.id for call in LINEAR] == ["2", "3", "1", "2"]
-    assert choices["matmul.forward"].reason == "named by --rung"
+    assert choices["matmul.forward"].reason == BY_FLAG
     named["matmul.forward"] = "4"
     choices = choose_linear(rung=named)
     assert [rung_map.rung_of(choices, call).rung.id for call in LINEAR] == ["2", "3", "4", "2"]
 
 
 def test_a_shape_that_no_call_has_is_refused_with_those_there_are():
-    says = r"--rung matmul.forward@C:5=2: no call has this shape; there are .*@N:64,C:768,OC:2304"
-    with pytest.raises(LadderError, match=says):
+    names = "--rung matmul.forward@C:5=2: .* matmul.forward@N:64,C:768,OC:2304"
+    with pytest.raises(LadderError, match=names):
         choose_linear(rung={"matmul.forward@C:5": "2"})
 
 
@@ -234,10 +225,10 @@ def test_the_picker_chooses_for_each_shape(monkeypatch):
 
     monkeypatch.setattr(rung_choice, "pick", pick)
     choices = choose_linear(GPU, rungs="best")
-    assert {key: (choice.rung.id, choice.reason) for key, choice in choices.items()} == {
-        "matmul.forward": ("4", "the fastest: 6.0 us for 3 calls (doc/results/picks)"),
-        "matmul.forward@N:64,C:768,OC:768": ("3", "the fastest: 2.0 us (doc/results/picks)"),
-    }
+    one, rest = "matmul.forward@N:64,C:768,OC:768", "matmul.forward"
+    assert ids(choices) == {rest: "4", one: "3"}
+    assert re.search(r" 6.0 us .* 3 .*\(doc/results/picks\)", choices[rest].reason)
+    assert re.search(r" 2.0 us \(doc/results/picks\)", choices[one].reason)
 
 
 def test_rungs_for_some_shapes_are_chosen_again_from_a_file_and_from_a_checkpoint(tmp_path):
@@ -247,7 +238,7 @@ def test_rungs_for_some_shapes_are_chosen_again_from_a_file_and_from_a_checkpoin
     saved.write_text(json.dumps(ids(chosen)))
     assert ids(choose_linear(rungs=str(saved))) == ids(chosen)
     again = choose_linear(before=as_saved(chosen))
-    assert ids(again) == ids(chosen) and again["matmul.forward"].reason == "as before"
+    assert ids(again) == ids(chosen) and again["matmul.forward"].reason == AS_BEFORE
     assert ids(choose_linear(rungs=str(saved), rung={"matmul.forward": "3"})) == {
         "matmul.forward": "3"
     }
@@ -296,7 +287,7 @@ def choose_product(device, **settings):
 @pytest.mark.parametrize("rung", [rung.id for rung in find("matmul.forward").rungs if rung.tf32])
 def test_a_tf32_rung_can_be_named_only_where_the_run_allows_tf32(rung):
     named = {"rung": {"matmul.forward": rung}, "rungs": "naive"}
-    with pytest.raises(LadderError, match=r"multiplies as TF32.*; allow it by -f 1, or choose"):
+    with pytest.raises(LadderError, match=r"^matmul.forward .* TF32, .* -f 1"):
         choose_product(GPU, **named)
     assert choose_product(GPU, **named, tf32=True)["matmul.forward"].rung.tf32
 
@@ -304,7 +295,7 @@ def test_a_tf32_rung_can_be_named_only_where_the_run_allows_tf32(rung):
 def test_a_file_of_rungs_cannot_bring_tf32_into_a_run(tmp_path):
     path = tmp_path / "rungs.json"
     path.write_text('{"matmul.forward": "float32-8"}')
-    with pytest.raises(LadderError, match=r"rungs\.json: .* multiplies as TF32"):
+    with pytest.raises(LadderError, match=r"/rungs.json: .*float32 rung 8 .* -f 1"):
         choose_product(GPU, rungs=str(path))
 
 
@@ -313,7 +304,7 @@ def test_naive_takes_no_tf32_rung_where_tf32_is_not_allowed(monkeypatch):
     only = replace(ladder)
     only.__dict__["rungs"] = tuple(rung for rung in ladder.rungs if rung.tf32)
     monkeypatch.setattr(rung_choice, "find", lambda op: only)
-    with pytest.raises(LadderError, match=r"matmul\.forward has no rung yet that runs in float32"):
+    with pytest.raises(LadderError, match=r"^matmul.forward .* float32 on cpu$"):
         choose_product(GPU, rungs="naive")
     assert choose_product(GPU, rungs="naive", tf32=True)["matmul.forward"].rung.id == "float32-8"
 
@@ -328,14 +319,14 @@ def as_saved(choices):
 def test_a_checkpoint_runs_no_code_that_the_user_does_not_name(mine, monkeypatch):
     before = as_saved(choose(EMULATED, rungs="naive", rung={"layernorm.forward": str(mine)}))
     monkeypatch.setattr(rung_choice, "find_rung", lambda op, which: pytest.fail("it was read"))
-    flag = re.escape(f"give --rung layernorm.forward='{mine}'")
-    with pytest.raises(LadderError, match=f"the checkpoint names a kernel file .*{flag}"):
+    flag = re.escape(f"--rung layernorm.forward='{mine}'")
+    with pytest.raises(LadderError, match=f"the checkpoint .*{flag}"):
         choose(EMULATED, before)
     monkeypatch.undo()
     monkeypatch.setattr(rung_choice.sandbox, "require", lambda op, rung, device, _: None)
     again = choose(EMULATED, before, rung={"layernorm.forward": str(mine)})
     assert again["layernorm.forward"].rung.path == mine
-    assert again["gelu.forward"].reason == "as before"
+    assert again["gelu.forward"].reason == AS_BEFORE
 
 
 def test_a_rung_edited_since_the_checkpoint_is_refused_unless_chosen_again(mine, monkeypatch):
@@ -349,20 +340,22 @@ def test_a_rung_edited_since_the_checkpoint_is_refused_unless_chosen_again(mine,
     monkeypatch.setattr(rung_choice, "find_rung", find_rung)
     layernorm["1"] = replace(edited, source=edited.source + "// a remark changes nothing\n")
     choose(EMULATED, before)
-    with pytest.raises(LadderError, match="has changed"):
+    with pytest.raises(LadderError, match=r"gelu.forward rung 1 .*layernorm.f.* --rungs"):
         choose(EMULATED, {**before, "digests": {}})
     layernorm["1"] = replace(edited, source=edited.source + "int changed;\n")
-    with pytest.raises(LadderError, match=r"code of layernorm.forward rung 1 .* has changed"):
+    with pytest.raises(LadderError, match=r"^(?!.*gelu).*layernorm.forward rung 1 .*--rungs"):
         choose(EMULATED, before)
     again = choose(EMULATED, before, rung={"layernorm.forward": str(mine)})
-    assert again["layernorm.forward"].reason == "named by --rung"
-    assert again["gelu.forward"].reason == "as before"
+    assert again["layernorm.forward"].reason == BY_FLAG
+    assert again["gelu.forward"].reason == AS_BEFORE
 
 
 def test_a_rung_that_is_gone_is_refused_unless_another_is_chosen():
     before = as_saved(choose(EMULATED, rungs="naive"))
     before["rungs"]["layernorm.forward"] = "99"
-    with pytest.raises(LadderError, match=r"the checkpoint's rung is gone: .* has no rung '99'"):
+    with pytest.raises(
+        LadderError, match=r"layernorm.forward .*'99'; .*--rung layernorm.forward=N"
+    ):
         choose(EMULATED, before)
     choose(EMULATED, before, rung={"layernorm.forward": "1"})
 
@@ -371,5 +364,5 @@ def test_a_rung_that_is_gone_is_refused_unless_another_is_chosen():
 def test_a_checkpoint_that_names_nonsense_is_refused(key):
     before = as_saved(choose(EMULATED, rungs="naive"))
     before["rungs"][key] = "1"
-    with pytest.raises(LadderError, match=r"^the checkpoint|names no shape|no op is named"):
+    with pytest.raises(LadderError, match=key):
         choose(EMULATED, before)

@@ -1,5 +1,7 @@
 """Several ranks train as one process does that accumulates: ranks as threads, on a tiny model."""
 
+import re
+
 import numpy as np
 import pytest
 
@@ -9,7 +11,6 @@ from tests.trainer.parallel_run import run_ranks, together
 from tests.trainer.tiny import SHAPE, parameters, save_model, settings
 from trainer import report
 from trainer.engine import memory
-from trainer.engine.steps import Steps
 from trainer.files import checkpoint, logs
 from trainer.flags import Flags
 from trainer.model.program import build
@@ -106,9 +107,8 @@ def test_all_ranks_have_the_same_weights_bit_for_bit(tmp_path, zero):
 
     def work(group):
         setup = open_run(flags, group)
-        own_steps = Steps(setup.config, setup.engine, group)
         for number in range(3):
-            take_step(own_steps, setup.train, number)
+            take_step(setup.steps, setup.train, number)
         return setup.engine.arrays["parameters"].tobytes()
 
     first, *others = together(3, work)
@@ -118,7 +118,7 @@ def test_all_ranks_have_the_same_weights_bit_for_bit(tmp_path, zero):
 def test_a_resumed_run_names_the_numbers_of_ranks_that_can_share_its_steps(tmp_path):
     run_ranks(1, flags_of(tmp_path, 1, steps=2))
     rest = flags_of(tmp_path, 1, resume=True, total_tokens=None)
-    with pytest.raises(LadderError, match="which 4 ranks cannot share; resume with --ranks 6 or"):
+    with pytest.raises(LadderError, match=r"-d 192, .* -b 2 -t 16, .* 4 .*--ranks 6 "):
         together(4, lambda group: open_run(rest, group))
 
 
@@ -132,13 +132,13 @@ def test_a_run_goes_on_bit_for_bit_on_as_many_ranks_and_nearly_on_others(tmp_pat
         half = flags_of(tmp_path, 2, dtype="bf16", steps=2, output=str(folder))
         run_ranks(2, half)
         rest = flags_of(tmp_path, 2, dtype="bf16", output=str(folder), resume=True)
-        _, screen = run_ranks(ranks, rest)
-        assert "resumed at step 2" in screen
-        found = parameters(folder, STEPS)
-        assert found.keys() == expected.keys()
+        outcomes, _ = run_ranks(ranks, rest)
+        assert [step for step, _ in outcomes[0].val_losses] == [STEPS]
+        tensors = parameters(folder, STEPS)
+        assert tensors.keys() == expected.keys()
         for name in expected:
             if ranks == 2:
-                assert found[name].tobytes() == expected[name].tobytes(), name
+                assert tensors[name].tobytes() == expected[name].tobytes(), name
         tolerance = 0 if ranks == 2 else 2e-3
         np.testing.assert_allclose(course(folder), course(tmp_path / "run2"), rtol=tolerance)
 
@@ -148,8 +148,8 @@ def test_ranks_share_moments_and_masters_and_the_memory_table_says_so(tmp_path):
     shares = [build(SHAPE, 2, 16, sharding=Sharding(rank, 3, 1)) for rank in range(3)]
 
     def elements(program, kind):
-        found = (b for b in program.buffers.values() if b.kind == kind and b.has_memory)
-        return sum(int(np.prod(buffer.shape)) for buffer in found)
+        buffers = (b for b in program.buffers.values() if b.kind == kind and b.has_memory)
+        return sum(int(np.prod(buffer.shape)) for buffer in buffers)
 
     for kind, copies in (("moment", 2), ("master", 1)):
         vector = shares[0].vector
@@ -159,9 +159,9 @@ def test_ranks_share_moments_and_masters_and_the_memory_table_says_so(tmp_path):
             assert elements(program, kind) == copies * vector.size // 3
         assert 0 <= copies * vector.size - elements(whole, kind) <= padding
     _, screen = run_ranks(3, flags_of(tmp_path, 3, dtype="bf16", checkpoint_every=0))
-    assert "moment, 1/3 of all" in screen
-    assert "master, 1/3 of all" in screen
-    assert "each updates its share of the weights (-z 1)" in screen
+    assert "moment, 1/3 " in screen
+    assert "master, 1/3 " in screen
+    assert "(-z 1)" in screen
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 64])
@@ -208,7 +208,6 @@ def test_updates_are_skipped_on_all_ranks_or_on_none(tmp_path, monkeypatch):
 
     def work(group):
         setup = open_run(flags, group)
-        own_steps = Steps(setup.config, setup.engine, group)
         forward = setup.engine.forward
 
         def overflow():
@@ -219,20 +218,20 @@ def test_updates_are_skipped_on_all_ranks_or_on_none(tmp_path, monkeypatch):
         setup.engine.forward = overflow
         steps = []
         for number in range(3):  # which `overflow` looks at
-            steps += [take_step(own_steps, setup.train, number)]
+            steps += [take_step(setup.steps, setup.train, number)]
         weights = setup.engine.arrays["parameters"].tobytes()
-        return [step.skipped for step in steps], own_steps.scale.value, weights
+        return [step.skipped for step in steps], setup.steps.scale.value, weights
 
     (skipped, scale, weights), other = together(2, work)
-    assert skipped[0] is None and "overflowed" in skipped[1] and skipped[2] is None
+    assert skipped[0] is None and f"{scale:g}" in skipped[1] and skipped[2] is None
     assert other == (skipped, scale, weights)
 
 
 def test_before_a_sample_of_rank_0_all_ranks_wait_for_the_step_under_way(tmp_path, monkeypatch):
     monkeypatch.setattr(Cpu, "asynchronous", True)  # so steps overlap
     samples = {"sample_every": 1, "sample_tokens": 2, "checkpoint_every": 0}
-    _, screen = run_ranks(2, flags_of(tmp_path, 2, **samples))
-    assert screen.count("--- sample at step") == STEPS
+    run_ranks(2, flags_of(tmp_path, 2, **samples))
+    assert len(course(tmp_path / "run2", "sample")) == STEPS
     assert len(course(tmp_path / "run2")) == STEPS
 
 
@@ -240,7 +239,7 @@ def test_tokens_of_a_step_are_divided_among_the_ranks(tmp_path):
     with pytest.raises(LadderError, match=r"-d 192 .* 160"):
         run_ranks(5, flags_of(tmp_path, 5))
     _, screen = run_ranks(2, flags_of(tmp_path, 2, total_tokens=None, steps=1))
-    assert "1 of 64 tokens, B=2 T=16 on each of 2 ranks" in screen
+    assert re.search(" 1 .*64 .*B=2 T=16 .* 2 ranks", screen)
 
 
 def test_ranks_of_one_machine_share_its_memory(tmp_path, monkeypatch):
@@ -248,7 +247,7 @@ def test_ranks_of_one_machine_share_its_memory(tmp_path, monkeypatch):
     needed = memory.by_kind(build(SHAPE, 2, 16), np.dtype(np.float32)).total()
     monkeypatch.setattr(memory, "available", lambda device: int(1.5 * needed))
     run_ranks(1, flags_of(tmp_path, 1, steps=1))
-    with pytest.raises(LadderError, match=r"GiB .* each of 2 ranks"):
+    with pytest.raises(LadderError, match=r"-b 2 -t 16 .* 2 ranks"):
         run_ranks(2, flags_of(tmp_path, 2, zero=0))
 
 
@@ -258,5 +257,5 @@ def test_ranks_that_differ_are_refused(tmp_path):
     def work(group):
         return train(flags[group.rank], group=group)
 
-    with pytest.raises(LadderError, match=r"rank 1 of 2 .*the training data"):
+    with pytest.raises(LadderError, match=r"^rank 1 of 2 .* 'B': 4.* 'B': 2"):
         together(2, work)

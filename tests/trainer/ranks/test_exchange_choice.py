@@ -51,14 +51,14 @@ def test_gpus_exchange_by_p2p_or_nccl(exchange, overlaps, gpu, group, chosen):
 
 
 @pytest.mark.parametrize(
-    ("gpu", "group", "says"),
-    [(Gpu(refuses=True), ranks(), "no access"), (Gpu(), ranks(1), "on several machines")],
+    ("gpu", "group", "names"),
+    [(Gpu(refuses=True), ranks(), "no access"), (Gpu(), ranks(1), "--exchange p2p")],
 )
-def test_p2p_that_is_not_possible_is_refused(gpu, group, says):
-    with pytest.raises(LadderError, match=says):
+def test_p2p_that_is_not_possible_is_refused(gpu, group, names):
+    with pytest.raises(LadderError, match=names):
         open_communicator(gpu, group, "p2p", True)
 
 
 def test_arrays_of_the_host_are_exchanged_by_the_host():
-    found = open_communicator(SimpleNamespace(processes=None), ranks(), "p2p", True)
-    assert isinstance(found, HostSums)
+    sums = open_communicator(SimpleNamespace(processes=None), ranks(), "p2p", True)
+    assert isinstance(sums, HostSums)

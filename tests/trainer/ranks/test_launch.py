@@ -82,23 +82,23 @@ def test_a_launcher_says_which_of_them_a_process_is_that_is_told_how_many(words,
 
 
 @pytest.mark.parametrize(
-    ("words", "environment", "says"),
+    ("words", "environment", "names"),
     [
-        ("-pr 1", {}, "say of how many processes by -pn"),
-        ("-pn 2 -pr 2", {}, "ranks count from 0 to 1"),
-        ("-pn 2", ENVIRONMENTS["torchrun"], "WORLD_SIZE=4 says otherwise; leave -pn and -pr out"),
-        ("-pn 2", {"RANK": "0", "WORLD_SIZE": "1"}, "-pn 2 without -pr: .* by -pr which of them"),
-        ("--ranks 2", ENVIRONMENTS["srun"], "started as one of 4 .*; leave --ranks out"),
-        ("-pi mpi", {}, "no launcher"),
-        ("-pn 2 -pi tcp", {}, "name the machine of rank 0 by -ps ADDRESS"),
-        ("", {"RANK": "first", "WORLD_SIZE": "2"}, "RANK=first in the environment is no number"),
+        ("-pr 1", {}, "-pr 1: .*-pn"),
+        ("-pn 2 -pr 2", {}, "-pn 2 -pr 2.* 0 to 1"),
+        ("-pn 2", ENVIRONMENTS["torchrun"], "-pn 2 .*WORLD_SIZE=4 .*-pn and -pr "),
+        ("-pn 2", {"RANK": "0", "WORLD_SIZE": "1"}, "-pn 2 .*WORLD_SIZE=1 .*-pr "),
+        ("--ranks 2", ENVIRONMENTS["srun"], "--ranks 2: .* 4 .*--ranks "),
+        ("-pi mpi", {}, "-pi mpi: .*mpirun, --gpus N"),
+        ("-pn 2 -pi tcp", {}, "-pi tcp: .*-ps ADDRESS"),
+        ("", {"RANK": "first", "WORLD_SIZE": "2"}, "^RANK=first "),
     ],
 )
-def test_what_does_not_fit_together_is_refused(words, environment, says, tmp_path):
-    with pytest.raises(LadderError, match=says):
+def test_what_does_not_fit_together_is_refused(words, environment, names, tmp_path):
+    with pytest.raises(LadderError, match=names):
         find_launch(parse(words.split()), environment, tmp_path)
 
 
 def test_a_supervisor_that_is_no_process_is_refused():
-    with pytest.raises(LadderError, match=f"{PARENT}=abc in the environment is no number"):
+    with pytest.raises(LadderError, match=f"^{PARENT}=abc "):
         stay_with_supervisor({PARENT: "abc"})

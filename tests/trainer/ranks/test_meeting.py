@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import queue
+import re
 import socket
 import threading
 import time
@@ -81,7 +82,7 @@ def test_ranks_meet_at_an_address_with_a_secret(monkeypatch):
 def test_without_a_secret_there_is_no_address(monkeypatch):
     monkeypatch.delenv(SECRET, raising=False)
     for outcome in meet_all(at_address(), patience=2.0).values():
-        assert f"need a secret in {SECRET}" in outcome
+        assert SECRET in outcome
 
 
 @pytest.mark.slow
@@ -89,16 +90,15 @@ def test_another_secret_is_refused(monkeypatch):
     name = threading.current_thread  # each rank has threads of its own
     monkeypatch.setattr(meeting, "_known_secret", lambda: name().name.encode())
     outcomes = meet_all(at_address(), patience=2.0)
-    assert "has another secret than rank 1" in outcomes[1]
-    assert "rank 1 of 2 did not come within 2 seconds" in outcomes[0]
-    assert "someone came with another secret" in outcomes[0]
+    assert re.search(f"rank 0 .*rank 1; .*{SECRET}", outcomes[1])
+    assert re.search("rank 1 of 2 .* 2 seconds.* another secret", outcomes[0])
 
 
 def test_a_port_in_use_is_named(monkeypatch):
     monkeypatch.setenv(SECRET, "one")
     with socket.create_server(("", 0)) as server:
         launch = dataclasses.replace(at_address()[0], port=server.getsockname()[1])
-        with pytest.raises(LadderError, match=r"port \d+: .* in use"):
+        with pytest.raises(LadderError, match=f"port {launch.port}: .*KERNEL_LADDER_PORT"):
             meet(launch, {}, 1.0)
 
 
@@ -107,46 +107,46 @@ def test_a_rank_that_never_comes_is_named(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(meeting, "QUIET", 0.1)
     first, second, _ = launches(tmp_path, 3)
     outcomes = meet_all([first, second], patience=1.0)
-    assert "rank 2 of 3 did not come within 1 seconds (a test)" in outcomes[0]
+    assert re.search(r"rank 2 of 3 .* 1 seconds \(a test\)", outcomes[0])
     assert "rank 0" in outcomes[1]
     with pytest.raises(LadderError, match=r"rank 1 of 3 .* rank 0 "):
         meet(second, {}, 0.3)
     said = capsys.readouterr().err
-    assert "[rank 0 of 3 (a test) waits for the others, at most 1 seconds]" in said
-    assert f"[rank 1 of 3 (a test) waits for rank 0 at {tmp_path}, at most 0.3 s" in said
+    assert re.search(r"\[rank 0 of 3 \(a test\) .* 1 seconds\]", said)
+    assert re.search(rf"\[rank 1 of 3 \(a test\) .*{tmp_path}, .* 0\.3 s", said)
 
 
 def test_a_machine_without_an_address_is_named_at_once(monkeypatch, capsys):
     monkeypatch.setenv(SECRET, "one")
-    with pytest.raises(LadderError, match="found no rank 0 at no host:"):
+    with pytest.raises(LadderError, match=r"^rank 1 of 2 .* no host:.* 0.2 seconds"):
         meet(dataclasses.replace(at_address()[1], address="no host"), {}, 0.2)
-    assert "[rank 0's machine, no host, is not known here: " in capsys.readouterr().err
+    assert ", no host, " in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
-    ("settings", "changes", "says"),
+    ("settings", "changes", "names"),
     [
-        ({1: {"--batch": 8}}, {}, "was started with --batch 8, rank 0 with 4; start all ranks"),
-        ({}, {"size": 3}, "was started as one of 3 ranks, rank 0 as one of 2"),
+        ({1: {"--batch": 8}}, {}, "--batch 8, rank 0 .* 4;"),
+        ({}, {"size": 3}, "3 ranks, rank 0 .* 2"),
     ],
 )
-def test_a_rank_that_does_not_belong_is_refused(tmp_path, settings, changes, says):
+def test_a_rank_that_does_not_belong_is_refused(tmp_path, settings, changes, names):
     first, second = launches(tmp_path)
     outcomes = meet_all([first, dataclasses.replace(second, **changes)], settings)
-    assert says in outcomes[0]
-    assert says in outcomes[1]
+    assert re.search(names, outcomes[0])
+    assert re.search(names, outcomes[1])
 
 
 def test_the_second_process_with_the_same_rank_is_refused(tmp_path):
     first, second, _ = launches(tmp_path, 3)
     outcomes = meet_all([first, second, second])
-    assert all("is there twice; give every process a rank of" in said for said in outcomes.values())
+    assert all(re.match("rank 1 .*; .* 0 to 2", said) for said in outcomes.values())
 
 
 def test_two_ranks_0_in_one_folder_are_refused(tmp_path):
     first, _ = launches(tmp_path)
     outcomes = meet_all([first, first])
-    assert all(said.startswith("rank 0 ") and "there twice" in said for said in outcomes.values())
+    assert all(re.match("rank 0 .*; .* 0 to 1", said) for said in outcomes.values())
     assert list(tmp_path.iterdir()) == []
 
 
@@ -154,7 +154,7 @@ def test_another_version_of_the_program_is_refused(tmp_path, monkeypatch):
     versions = iter(["one", "two"])
     monkeypatch.setattr(meeting, "source_digest", lambda: next(versions))
     for outcome in meet_all(launches(tmp_path)).values():
-        assert "runs another version of this program" in outcome
+        assert re.match("rank 1 .*; install ", outcome)
 
 
 @pytest.fixture

@@ -16,7 +16,6 @@ from tests.trainer import late
 from tests.trainer.model.test_branches import engine_of, in_conflict, unordered
 from tests.trainer.parallel_run import together
 from tests.trainer.tiny import SHAPE, save_model, settings
-from trainer.engine.steps import Steps
 from trainer.flags import Flags
 from trainer.model import program as program_module
 from trainer.model import sharding as sharding_module
@@ -81,13 +80,12 @@ def train(folder, ranks, steps=STEPS, dloss=None, **changes):
     def work(group):
         setup = open_run(flags, group)
         engine = setup.engine
-        own_steps = Steps(setup.config, engine, group)
         if dloss is not None:
             forward = engine.forward
             engine.forward = lambda: (engine.write("dloss", dloss), forward())
-        found = [take_step(own_steps, setup.train, number) for number in range(steps)]
+        outcomes = [take_step(setup.steps, setup.train, number) for number in range(steps)]
         weights = {name: engine.read_stored(name).tobytes() for name in engine.program.parameters}
-        return weights, [(step.loss, step.norm) for step in found]
+        return weights, [(step.loss, step.norm) for step in outcomes]
 
     return together(ranks, work)
 
