@@ -159,10 +159,10 @@ def timeline_of(
         line *= file == own_file
         return Event(kind, of, phase, came, threads, place.member, place.warp, lanes, line)
 
-    found = []
+    raw = []
     for seen in recorded:
         of = seen.of.decode().removeprefix("the mbarrier ").removeprefix("the barrier ").rstrip(",")
-        found.append(event(seen.place, seen.kind.decode(), of, seen.phase, seen.came, seen.threads))
+        raw.append(event(seen.place, seen.kind.decode(), of, seen.phase, seen.came, seen.threads))
     serials = [seen.place.serial for seen in recorded]
     message = ""
     for problem, said in [pair for pair in problems if pair[0].place.serial][:1]:
@@ -172,8 +172,8 @@ def timeline_of(
             if place.serial and said.kind != "deadlock":  # which its waits show
                 what = ACCESSES[place.access] if place.access >= 0 else said.kind
                 marked = event(place, "problem", what + AGENTS[place.agent], 0, 0, 0)
-                found.insert(bisect_right(serials, place.serial), marked)
-    events = _of_warps(found)
+                raw.insert(bisect_right(serials, place.serial), marked)
+    events = _of_warps(raw)
     marks = [index + AFTER for index, event in enumerate(events) if event.kind == "problem"]
     end = len(events) if ": deadlock: " in message else max([KEPT, *marks])
     kept = events[:end][-KEPT:]
@@ -183,17 +183,17 @@ def timeline_of(
 def _of_warps(events: Sequence[Event]) -> list[Event]:
     """The n-th time that the lanes of a warp do the same thing is one event, and so is all that
     they start of one phase or group. A problem comes right after what its own lane did before."""
-    found: dict[Any, list[Event]] = {}
+    groups: dict[Any, list[Event]] = {}
     times: Counter[Any] = Counter()
     last: dict[Any, Any] = {}  # of each lane
     for event in events:
         lane, what = (event.block, event.warp, event.lanes), event._replace(lanes=0, came=0)
         known = what, times[what, lane]
         if event.kind == "problem" and lane in last:
-            found[last[lane]].append(event)
+            groups[last[lane]].append(event)
             continue
         times[what, lane] += event.kind not in ("loads", "starts")
-        before, *problems = found.get(known, [event])
-        found[known] = [event._replace(lanes=before.lanes | event.lanes), *problems]
+        before, *problems = groups.get(known, [event])
+        groups[known] = [event._replace(lanes=before.lanes | event.lanes), *problems]
         last[lane] = known
-    return list(itertools.chain.from_iterable(found.values()))
+    return list(itertools.chain.from_iterable(groups.values()))
