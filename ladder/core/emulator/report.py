@@ -19,8 +19,7 @@ AFTER = 100  # of these, after a problem
 class Problem:
     """One thing that is wrong with a kernel.
 
-    kind     "out of bounds", "race", "divergent barrier", "deadlock", "uninitialised shared
-             memory", "misaligned", "crash", "assertion" or "time limit"
+    kind     one of structures.KINDS: "race", "out of bounds", "deadlock", ...
     message  the whole story in a sentence or two, with file, line, block and thread
     line     1-based line of `file`; 0 where it is not known
     block    blockIdx (x, y, z); thread: threadIdx
@@ -164,18 +163,18 @@ def timeline_of(
         of = seen.of.decode().removeprefix("the mbarrier ").removeprefix("the barrier ").rstrip(",")
         raw.append(event(seen.place, seen.kind.decode(), of, seen.phase, seen.came, seen.threads))
     serials = [seen.place.serial for seen in recorded]
-    message = ""
+    message = kind = ""
     for problem, said in [pair for pair in problems if pair[0].place.serial][:1]:
-        message = said.message
-        places = [problem.place, problem.other][: 1 + (said.kind == "race")]
+        message, kind = said.message, said.kind
+        places = [problem.place, problem.other][: 1 + (kind == "race")]
         for place in sorted(places, key=lambda place: -place.serial):
-            if place.serial and said.kind != "deadlock":  # which its waits show
-                what = ACCESSES[place.access] if place.access >= 0 else said.kind
+            if place.serial and kind != "deadlock":  # which its waits show
+                what = ACCESSES[place.access] if place.access >= 0 else kind
                 marked = event(place, "problem", what + AGENTS[place.agent], 0, 0, 0)
                 raw.insert(bisect_right(serials, place.serial), marked)
     events = _of_warps(raw)
     marks = [index + AFTER for index, event in enumerate(events) if event.kind == "problem"]
-    end = len(events) if ": deadlock: " in message else max([KEPT, *marks])
+    end = len(events) if kind == "deadlock" else max([KEPT, *marks])
     kept = events[:end][-KEPT:]
     return Timeline(kernel, early, kept, len(events) - len(kept), message)
 
