@@ -87,8 +87,8 @@ def _places(source: str, text: str) -> list[tuple[int, int]]:
     pattern = r"\s*".join(map(re.escape, code(text)))
     pattern = rf"\b{pattern}" if pattern[0].isalnum() else pattern
     bare = COMMENT.sub(lambda comment: re.sub(r"[^\n]", " ", comment[0]), source)
-    found = re.finditer(pattern, bare), re.finditer(pattern, source)
-    return next(filter(None, ([place.span() for place in places] for places in found)), [])
+    matches = re.finditer(pattern, bare), re.finditer(pattern, source)
+    return next(filter(None, ([place.span() for place in places] for places in matches)), [])
 
 
 def _likeness(source: str, begin: int, end: int, text: str) -> float:

@@ -119,13 +119,13 @@ def mutations(source: str) -> list[Mutation]:
         for t in tokens
     ]
     code = Code(source, tokens, spaced)
-    found = {
+    once = {
         (mutation.start, mutation.end, mutation.new): mutation
         for operator in OPERATORS
         for at in range(len(tokens))
         for mutation in operator(code, at)
     }
-    return sorted(found.values(), key=lambda mutation: (mutation.start, mutation.end, mutation.new))
+    return sorted(once.values(), key=lambda mutation: (mutation.start, mutation.end, mutation.new))
 
 
 @dataclass(frozen=True)

@@ -169,16 +169,16 @@ class _Running:
         try:
             if not self.connection.poll():
                 return Verdict("undecided", f"not done after {SECONDS:g} s", SECONDS)
-            found: Verdict | Exception = self.connection.recv()
+            answer: Verdict | Exception = self.connection.recv()
         except (EOFError, OSError):
             if self.crashed:
                 raise RuntimeError(f"the checker crashes on {self.trial.path}") from None
             return None
         finally:
             self.end()
-        if isinstance(found, Exception):
-            raise RuntimeError(f"the checker fails on {self.trial.path}") from found
-        return found
+        if isinstance(answer, Exception):
+            raise RuntimeError(f"the checker fails on {self.trial.path}") from answer
+        return answer
 
     def end(self) -> None:
         self.process.kill()

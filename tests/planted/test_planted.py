@@ -56,8 +56,7 @@ def test_a_bug_is_planted_in_its_place_whatever_is_edited_around_it(
 
 
 def caught(bugs):
-    verdicts = judge_all([trial_of(bug) for bug in bugs])
-    return [(str(bug), verdict) for bug, verdict in zip(bugs, verdicts, strict=True)]
+    return list(zip(bugs, judge_all([trial_of(bug) for bug in bugs]), strict=True))
 
 
 def score(mutants):
@@ -71,9 +70,9 @@ def score(mutants):
 @pytest.mark.parametrize("kind", CLASSES)
 def test_a_sample_of_the_planted_bugs_is_caught_with_a_line(kind):
     bugs = sorted((b for b in BUGS if b.kind == kind), key=lambda bug: lot((SEED, str(bug))))
-    for title, verdict in caught(bugs[:EACH]):
-        assert verdict.status == "caught", f"{title}\n{verdict.message}"
-        assert verdict.names_line or kind == "numbers", f"{title}\n{verdict.message}"
+    for bug, verdict in caught(bugs[:EACH]):
+        assert verdict.status == "caught", f"{bug}\n{verdict.message}"
+        assert verdict.names_line or kind == "numbers", f"{bug}\n{verdict.message}"
 
 
 @pytest.mark.emulator
@@ -85,10 +84,10 @@ def test_a_sample_of_mutants_is_killed():
 @pytest.mark.sweep
 @pytest.mark.parametrize("layer", sorted({bug.group for bug in BUGS}))
 def test_nearly_all_planted_bugs_of_a_layer_are_caught_and_most_with_a_line(layer):
-    found = caught([bug for bug in BUGS if bug.group == layer])
-    missed = [title for title, verdict in found if verdict.status != "caught"]
-    assert len(missed) <= max(1, MOST_MISSED * len(found)), missed
-    need = [(title, verdict) for title, verdict in found if ": numbers: " not in title]
+    verdicts = caught([bug for bug in BUGS if bug.group == layer])
+    missed = [str(bug) for bug, verdict in verdicts if verdict.status != "caught"]
+    assert len(missed) <= max(1, MOST_MISSED * len(verdicts)), missed
+    need = [(str(bug), verdict) for bug, verdict in verdicts if bug.kind != "numbers"]
     silent = [title for title, verdict in need if not verdict.names_line]
     assert len(silent) <= max(1, MOST_SILENT * len(need)), silent
 

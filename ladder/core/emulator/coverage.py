@@ -94,11 +94,11 @@ def spots_of(source: str) -> list[Spot]:
     blank = _blanked(source)
     return [
         Spot(
-            found[1],
-            source.count("\n", 0, found.start()) + 1,
-            " ".join(source[found.end() : closing(blank, found.end() - 1) - 1].split()),
+            statement[1],
+            source.count("\n", 0, statement.start()) + 1,
+            " ".join(source[statement.end() : closing(blank, statement.end() - 1) - 1].split()),
         )
-        for found in _STATEMENT.finditer(blank)
+        for statement in _STATEMENT.finditer(blank)
     ]
 
 
@@ -106,8 +106,8 @@ def instrument(source: str) -> str:
     """The source with a counter for each of `spots_of`; every line keeps its number."""
     blank = _blanked(source)
     parts: list[tuple[int, int, str]] = []  # (position, order, what to insert there)
-    found = list(_STATEMENT.finditer(blank))
-    for number, statement in enumerate(found):
+    statements = list(_STATEMENT.finditer(blank))
+    for number, statement in enumerate(statements):
         opening = statement.end() - 1
         end = closing(blank, opening)
         if statement[1] == "for":
@@ -123,7 +123,7 @@ def instrument(source: str) -> str:
         pieces += [source[end:position], text]
         end = position
     text = "".join([*pieces, source[end:]])
-    return _PRELUDE % max(1, len(found)) + _UNROLL.sub("", text)
+    return _PRELUDE % max(1, len(statements)) + _UNROLL.sub("", text)
 
 
 def merge(runs: Sequence[Sequence[Spot]]) -> list[Spot]:
@@ -136,7 +136,7 @@ def merge(runs: Sequence[Sequence[Spot]]) -> list[Spot]:
 
 def _blanked(source: str) -> str:
     """The source with spaces for what is no statement: comments, strings, directives."""
-    return _SKIPPED.sub(lambda found: re.sub(r"[^\n]", " ", found[0]), source)
+    return _SKIPPED.sub(lambda match: re.sub(r"[^\n]", " ", match[0]), source)
 
 
 def _last_part(text: str, opening: int, closing: int) -> int:

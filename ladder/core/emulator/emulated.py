@@ -276,9 +276,9 @@ def _used_at(lines: Sequence[str], error: int, path: Path) -> int | None:
     use = re.compile(rf"{re.escape(str(path))}:(\d+):\d+:\s+(required from|note: in instantiation)")
     above = itertools.takewhile(lambda line: ": error:" not in line, reversed(lines[:error]))
     below = itertools.takewhile(lambda line: ": error:" not in line, lines[error + 1 :])
-    found = [match for line in above if (match := use.match(line))][-1:]
-    found += [match for line in below if (match := use.match(line))]
-    return int(found[0][1]) if found else None
+    uses = [match for line in above if (match := use.match(line))][-1:]
+    uses += [match for line in below if (match := use.match(line))]
+    return int(uses[0][1]) if uses else None
 
 
 def _warnings(log: str, path: Path) -> list[str]:
@@ -288,5 +288,5 @@ def _warnings(log: str, path: Path) -> list[str]:
     alike: where it only guesses, nothing is said. A run finds the true ones, see toolchain.FILL.
     """
     warning = re.compile(rf"({re.escape(str(path))}:\d+)(?::\d+)?: warning: (.*?)(?: \[-W\S+\])?")
-    found = [warning.fullmatch(line) for line in log.splitlines() if not _GUESS.search(line)]
-    return [f"{match[1]}: warning: {match[2]}" for match in found if match]
+    matches = [warning.fullmatch(line) for line in log.splitlines() if not _GUESS.search(line)]
+    return [f"{match[1]}: warning: {match[2]}" for match in matches if match]

@@ -63,10 +63,10 @@ class KernelError(LadderError):
             place = (problem.kind, frozenset({(problem.file, problem.line), problem.other}))
             if BLOCKS in problem.message or place not in by_place:
                 by_place[place] = problem
-        found = list(by_place.values())
-        text = "\n".join(problem.message + problem.excerpt() for problem in found[:SHOWN])
-        if len(found) > SHOWN:
-            more = len(found) - SHOWN
+        distinct = list(by_place.values())
+        text = "\n".join(problem.message + problem.excerpt() for problem in distinct[:SHOWN])
+        if len(distinct) > SHOWN:
+            more = len(distinct) - SHOWN
             text += f"\n({more} more problem{'s' if more > 1 else ''})"
         super().__init__(text)
         self.problems = problems
@@ -103,8 +103,8 @@ class Record:
         return Report(lines, list(self.problems), list(self.accesses), list(self.timelines))
 
     def clear(self) -> None:
-        for found in (self.lines, self.problems, self.accesses, self.timelines):
-            found.clear()
+        for seen in (self.lines, self.problems, self.accesses, self.timelines):
+            seen.clear()
 
 
 class Locator:
@@ -293,10 +293,10 @@ class EmulatedKernel:
         places += [event.place for event in events]
         addresses = {place.pc for place in (*places, *sites) if place.pc}
         base = result.library_base
-        found = self._locator.find(address - base for address in addresses)
+        lines = self._locator.find(address - base for address in addresses)
 
         def locate(pc: int | None) -> Line:
-            return found[pc - base] if pc else (self._locator.source, 0)
+            return lines[pc - base] if pc else (self._locator.source, 0)
 
         said = [(p, problem) for p in raw if (problem := self._problem(p, locate, buffers))]
         problems = [problem for _, problem in said]

@@ -19,8 +19,7 @@ AFTER = 100  # of these, after a problem
 class Problem:
     """One thing that is wrong with a kernel.
 
-    kind     "out of bounds", "race", "divergent barrier", "deadlock", "uninitialised shared
-             memory", "misaligned", "crash", "assertion" or "time limit"
+    kind     one of structures.KINDS: "race", "out of bounds", "deadlock", ...
     message  the whole story in a sentence or two, with file, line, block and thread
     line     1-based line of `file`; 0 where it is not known
     block    blockIdx (x, y, z); thread: threadIdx
@@ -159,23 +158,23 @@ def timeline_of(
         line *= file == own_file
         return Event(kind, of, phase, came, threads, place.member, place.warp, lanes, line)
 
-    found = []
+    raw = []
     for seen in recorded:
         of = seen.of.decode().removeprefix("the mbarrier ").removeprefix("the barrier ").rstrip(",")
-        found.append(event(seen.place, seen.kind.decode(), of, seen.phase, seen.came, seen.threads))
+        raw.append(event(seen.place, seen.kind.decode(), of, seen.phase, seen.came, seen.threads))
     serials = [seen.place.serial for seen in recorded]
-    message = ""
+    message = kind = ""
     for problem, said in [pair for pair in problems if pair[0].place.serial][:1]:
-        message = said.message
-        places = [problem.place, problem.other][: 1 + (said.kind == "race")]
+        message, kind = said.message, said.kind
+        places = [problem.place, problem.other][: 1 + (kind == "race")]
         for place in sorted(places, key=lambda place: -place.serial):
-            if place.serial and said.kind != "deadlock":  # which its waits show
-                what = ACCESSES[place.access] if place.access >= 0 else said.kind
+            if place.serial and kind != "deadlock":  # which its waits show
+                what = ACCESSES[place.access] if place.access >= 0 else kind
                 marked = event(place, "problem", what + AGENTS[place.agent], 0, 0, 0)
-                found.insert(bisect_right(serials, place.serial), marked)
-    events = _of_warps(found)
+                raw.insert(bisect_right(serials, place.serial), marked)
+    events = _of_warps(raw)
     marks = [index + AFTER for index, event in enumerate(events) if event.kind == "problem"]
-    end = len(events) if ": deadlock: " in message else max([KEPT, *marks])
+    end = len(events) if kind == "deadlock" else max([KEPT, *marks])
     kept = events[:end][-KEPT:]
     return Timeline(kernel, early, kept, len(events) - len(kept), message)
 
@@ -183,17 +182,17 @@ def timeline_of(
 def _of_warps(events: Sequence[Event]) -> list[Event]:
     """The n-th time that the lanes of a warp do the same thing is one event, and so is all that
     they start of one phase or group. A problem comes right after what its own lane did before."""
-    found: dict[Any, list[Event]] = {}
+    groups: dict[Any, list[Event]] = {}
     times: Counter[Any] = Counter()
     last: dict[Any, Any] = {}  # of each lane
     for event in events:
         lane, what = (event.block, event.warp, event.lanes), event._replace(lanes=0, came=0)
         known = what, times[what, lane]
         if event.kind == "problem" and lane in last:
-            found[last[lane]].append(event)
+            groups[last[lane]].append(event)
             continue
         times[what, lane] += event.kind not in ("loads", "starts")
-        before, *problems = found.get(known, [event])
-        found[known] = [event._replace(lanes=before.lanes | event.lanes), *problems]
+        before, *problems = groups.get(known, [event])
+        groups[known] = [event._replace(lanes=before.lanes | event.lanes), *problems]
         last[lane] = known
-    return list(itertools.chain.from_iterable(found.values()))
+    return list(itertools.chain.from_iterable(groups.values()))

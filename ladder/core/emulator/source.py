@@ -78,18 +78,18 @@ def prepare(
             "use the wrappers in ladder/include, which have a CPU twin"
         )
     try:
-        found = _kernels(text, ANY_KERNEL if host else KERNEL)
+        kernels = _kernels(text, ANY_KERNEL if host else KERNEL)
     except ValueError:  # no parenthesis follows a kernel's name
         raise LadderError(f"{path}: a kernel's declaration is not complete") from None
     if host:
         text = LAUNCH.sub(r'emulator::launch("\1", __LINE__, \1\2, \3)', OF_HOST.sub("", text))
         call = f"emulator::run({host}, python, arguments);"
         text += f'\n#line 1 "the call of {host}"\nEMULATOR_HOST {{ {call} }}\n'
-        return f'#include "host_code.h"\n{text}', found
+        return f'#include "host_code.h"\n{text}', kernels
     launchers = "".join(
-        f"EMULATOR_KERNEL({kernel.name}, {kernel.cluster}, {kernel.bound})\n" for kernel in found
+        f"EMULATOR_KERNEL({kernel.name}, {kernel.cluster}, {kernel.bound})\n" for kernel in kernels
     )
-    return f"{text}\n{launchers}", found
+    return f"{text}\n{launchers}", kernels
 
 
 def _flatten(path: Path, source: str, include: Sequence[Path], seen: set[Path]) -> str:
@@ -98,14 +98,14 @@ def _flatten(path: Path, source: str, include: Sequence[Path], seen: set[Path]) 
 
     def replace(match: re.Match[str]) -> str:
         for folder in (path.parent, *include):
-            found = folder / match.group(1)
-            if os.path.exists(found) and not found.is_dir():
+            included = folder / match.group(1)
+            if os.path.exists(included) and not included.is_dir():
                 break
         else:
             return match.group()  # a system header, or an error that the compiler explains best
-        if found.resolve() in seen:
+        if included.resolve() in seen:
             return ""
-        text = _flatten(found, read_text(found, MOST_BYTES), include, seen)
+        text = _flatten(included, read_text(included, MOST_BYTES), include, seen)
         return f'{text}\n#line {_line(source, match.end()) + 1} "{path}"'
 
     source = rewrite_shared(source, path)
@@ -180,7 +180,7 @@ def _name_and_shape(declarator: str) -> tuple[str, str]:
 def _kernels(text: str, form: re.Pattern[str]) -> tuple[DeclaredKernel, ...]:
     """The functions of a file that begin so, in order."""
     text = without_comments(text)
-    found = []
+    kernels = []
     for match in form.finditer(text):
         head = match.end()
         opening, cluster, bound = text.index("(", head), "1", "0"
@@ -196,8 +196,8 @@ def _kernels(text: str, form: re.Pattern[str]) -> tuple[DeclaredKernel, ...]:
         defined = text[closing(text, opening) :].lstrip().startswith("{")  # not only declared
         if name and defined:
             names = tuple(each.name for each in parameters(text, name.group(1)) or ())
-            found.append(DeclaredKernel(name.group(1), names, cluster, bound))
-    return tuple(found)
+            kernels.append(DeclaredKernel(name.group(1), names, cluster, bound))
+    return tuple(kernels)
 
 
 def closing(text: str, opening: int) -> int:

@@ -24,9 +24,9 @@ _HEADERS = "".join(
 
 def _body(name: str) -> str:
     """What the headers declare in a structure or an enumeration, without comments and values."""
-    found = re.search(rf"\n(?:struct|enum) {name}(?: : \w+)? {{\n(.*?)\n}}", _HEADERS, re.DOTALL)
-    assert found is not None
-    return re.sub(r"//.*| = [^,;]+", "", found[1])
+    body = re.search(rf"\n(?:struct|enum) {name}(?: : \w+)? {{\n(.*?)\n}}", _HEADERS, re.DOTALL)
+    assert body is not None
+    return re.sub(r"//.*| = [^,;]+", "", body[1])
 
 
 _TITLES = {"UNINITIALISED": "uninitialised shared memory", "SHARED_LIMIT": "too much shared memory"}
@@ -42,13 +42,13 @@ _TYPES = {  # besides char, double, int32_t and its kind
 
 def _fields(structure: str, **given: Any) -> list[tuple[str, Any]]:
     """The fields of a structure of the headers, in order; `given`: the types of some of them."""
-    found = []
+    fields = []
     for kind, names in re.findall(r"(?:const )?(\w+(?: \*)?) ?(\w[^;]*);", _body(structure)):
         for name, length in re.findall(r"(\w+)(?:\[(\d+)\])?", names):
             c_type = vars(ctypes).get(f"c_{kind.removesuffix('_t')}")
             one: Any = given.get(name) or _TYPES.get(kind) or c_type
-            found.append((name, one * int(length) if length else one))
-    return found
+            fields.append((name, one * int(length) if length else one))
+    return fields
 
 
 class CPlace(ctypes.Structure):

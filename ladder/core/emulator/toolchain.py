@@ -93,8 +93,8 @@ class Compiler:
 
     def fill(self, zeros: bool) -> tuple[str, ...]:
         """FILL_0 or FILL; what it knows of them."""
-        found = re.search(r"(?:\)|clang version) (\d+)\.", self.version)
-        version = int(found[1]) if found else 0
+        number = re.search(r"(?:\)|clang version) (\d+)\.", self.version)
+        version = int(number[1]) if number else 0
         if not self.is_clang and version < FILLING_GCC:
             return ()
         return FILL_0 if zeros and not (self.is_clang and version < ZEROING_CLANG) else FILL

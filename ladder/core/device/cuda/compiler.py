@@ -147,20 +147,20 @@ def compile_log(cubin: Path) -> str:
 
 def resources(cubin: Path) -> dict[str, Resources]:
     """What each kernel of a cubin made by `compile_cubin` takes, by the kernel's name."""
-    found = {}
+    by_kernel = {}
     # One paragraph for each kernel: "Compiling entry function 'name' for ..." and what follows.
     for paragraph in compile_log(cubin).split("Compiling entry function ")[1:]:
 
         def number(pattern: str, text: str = paragraph) -> int:
             return sum(int(match) for match in re.findall(pattern, text))
 
-        found[paragraph.split("'")[1]] = Resources(
+        by_kernel[paragraph.split("'")[1]] = Resources(
             registers=number(r"Used (\d+) registers"),
             shared=number(r"(\d+) bytes smem"),
             stack=number(r"(\d+) bytes stack frame"),
             spill=number(r"(\d+) bytes spill"),
         )
-    return found
+    return by_kernel
 
 
 def remarks(cubin: Path) -> list[str]:
@@ -171,7 +171,7 @@ def remarks(cubin: Path) -> list[str]:
 def _explain(log: str, path: Path, arch: str) -> str:
     """The errors of a log in the form `file:line: what`, each with its source line and a caret."""
     blocks = re.split(r"\n\s*\n", log)
-    errors = [block[found.start() :] for block in blocks if (found := _ERROR.search(block))]
+    errors = [block[match.start() :] for block in blocks if (match := _ERROR.search(block))]
     if not errors:  # the assembler's: it knows no source lines
         lines = [line for line in log.splitlines() if "error" in line.lower() or "fatal" in line]
         return "\n".join([f"{path} does not compile for {arch}:", *(lines or [log.strip()])])

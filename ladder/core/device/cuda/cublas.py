@@ -191,7 +191,7 @@ class Linear:
             self._set(operation, AUX_LD, ctypes.c_int64(OC))
         weight, inp = self._layout(real, C, OC), self._layout(real, C, N)
         out = self._layout(real, OC, N)
-        found, count = _Heuristic(), ctypes.c_int()
+        choice, count = _Heuristic(), ctypes.c_int()
         status = library.cublasLtMatmulAlgoGetHeuristic(
             self._handle,
             operation,
@@ -201,14 +201,14 @@ class Linear:
             out,
             self._preference,
             1,
-            ctypes.byref(found),
+            ctypes.byref(choice),
             ctypes.byref(count),
         )
         if status != NOT_SUPPORTED:
             self._check(status, "when asked for an algorithm")
-        if status or not count.value or found.status:
+        if status or not count.value or choice.status:
             return None
-        return _Plan(operation, weight, inp, out, found.algorithm)
+        return _Plan(operation, weight, inp, out, choice.algorithm)
 
     @functools.cached_property
     def _preference(self) -> ctypes.c_void_p:

@@ -153,8 +153,8 @@ class Cuda(CupyGpu):
     def allocation(self, array: Any) -> int:
         """Where the allocation begins of which an array is a part."""
         begin, size, at = ctypes.c_uint64(), ctypes.c_size_t(), ctypes.c_uint64(array.data.ptr)
-        found = ctypes.byref(begin), ctypes.byref(size), at
-        self._ask_driver("the driver finds no allocation", "cuMemGetAddressRange_v2", *found)
+        arguments = ctypes.byref(begin), ctypes.byref(size), at
+        self._ask_driver("the driver finds no allocation", "cuMemGetAddressRange_v2", *arguments)
         return begin.value
 
     def _ask_driver(self, problem: str, function: str, *arguments: Any) -> None:

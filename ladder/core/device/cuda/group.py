@@ -113,8 +113,8 @@ class CudaGroup(Device):
     def compile(
         self, rung: Rung, defines: Mapping[str, int], real: np.dtype
     ) -> dict[str, GroupKernel]:
-        found = [gpu.compile(rung, defines, real) for gpu in self.gpus]
-        return {name: GroupKernel([kernels[name] for kernels in found]) for name in found[0]}
+        compiled = [gpu.compile(rung, defines, real) for gpu in self.gpus]
+        return {name: GroupKernel([kernels[name] for kernels in compiled]) for name in compiled[0]}
 
     def compile_ahead(self, rung: Rung, defines: Mapping[str, int], real: np.dtype) -> Path:
         return self.gpus[0].compile_ahead(rung, defines, real)
@@ -182,8 +182,8 @@ class CudaGroup(Device):
         return LINK_BYTES / float(np.median(seconds))
 
     def memory(self) -> tuple[int, int]:
-        found = [gpu.memory() for gpu in self.gpus]
-        return sum(free for free, _ in found), sum(total for _, total in found)
+        sizes = [gpu.memory() for gpu in self.gpus]
+        return sum(free for free, _ in sizes), sum(total for _, total in sizes)
 
     def condition(self) -> str | None:
         return self.gpus[0].condition()

@@ -24,13 +24,13 @@ def nvrtc() -> Finding:
     """NVIDIA's compiler and its headers: a kernel is compiled for a GPU with or without one."""
     version = gpu.driver_version()
     try:
-        found = find_nvrtc(version // 1000 if version else None)
+        compiler = find_nvrtc(version // 1000 if version else None)
     except LadderError as error:
         what, _, remedy = str(error).partition(": ")
         return Finding("NVRTC", what, remedy)
-    text = f"{found.version[0]}.{found.version[1]} ({found.library})"
+    text = f"{compiler.version[0]}.{compiler.version[1]} ({compiler.library})"
     for header in ("cuda_fp16.h", "crt/mma.h"):
-        if not any((folder / header).is_file() for folder in found.include):
+        if not any((folder / header).is_file() for folder in compiler.include):
             return Finding("NVRTC", f"{text}, without the header {header}", INSTALL)
     return Finding("NVRTC", text)
 
@@ -71,42 +71,42 @@ def cupy() -> Finding:
         for distribution in importlib.metadata.distributions()
         if re.fullmatch(r"cupy(-\w+)*", distribution.name or "")
     }
-    found = ", ".join(f"{name} {release}" for name, release in wheels.items())
+    versions = ", ".join(f"{name} {release}" for name, release in wheels.items())
     if not wheels:
         extra = "cuda12" if version and version < 13000 else "cuda13"
         return Finding("CuPy", "none", f"--device cuda needs it: {install(extra)}")
     if len(wheels) > 1:
-        return Finding("CuPy", found, "only one can work: uninstall the other")
-    made_for = re.fullmatch(r"cupy-cuda(\d+)x", found.split()[0])
+        return Finding("CuPy", versions, "only one can work: uninstall the other")
+    made_for = re.fullmatch(r"cupy-cuda(\d+)x", versions.split()[0])
     if version and made_for and version // 1000 < int(made_for.group(1)):
         remedy = "update the driver"
         if version >= 12000:
             remedy += f", or {pip(f'uninstall {made_for.group()}')} and {install('cuda12')}"
         return Finding(
-            "CuPy", f"{found}, but the driver supports CUDA {gpu.dotted(version)}", remedy
+            "CuPy", f"{versions}, but the driver supports CUDA {gpu.dotted(version)}", remedy
         )
-    return Finding("CuPy", found)
+    return Finding("CuPy", versions)
 
 
 def gpus() -> list[Finding]:
     """The GPUs that CUDA lets this process use."""
-    found: list[Finding] = []
+    per_gpu: list[Finding] = []
     count = 1  # as far as is known before the first one is opened
-    while len(found) < count:
-        index = len(found)
+    while len(per_gpu) < count:
+        index = len(per_gpu)
         name = f"GPU cuda:{index}" if index else "GPU"
         try:
             device = gpu.Cuda(index)
         except LadderError as error:
             message = str(error)
             last = max(message.rfind("; "), message.rfind(": "))
-            found.append(Finding(name, message[:last], message[last + 2 :]))
+            per_gpu.append(Finding(name, message[:last], message[last + 2 :]))
             continue
         count = device.cupy.cuda.runtime.getDeviceCount()
         free, total = (size / 2**30 for size in device.memory())
         text = f"{device.name}, {device.arch}, {free:.1f} of {total:.1f} GiB free"
-        found.append(Finding(name, text))
-    return found
+        per_gpu.append(Finding(name, text))
+    return per_gpu
 
 
 def several_gpus() -> list[Finding]:

@@ -33,9 +33,9 @@ class Nvrtc:
         """Compute capabilities times ten that this version compiles for: 75, 80, ..."""
         library, count = _load(self.library), ctypes.c_int()
         _check(library.nvrtcGetNumSupportedArchs(ctypes.byref(count)), library)
-        found = (ctypes.c_int * count.value)()
-        _check(library.nvrtcGetSupportedArchs(found), library)
-        return tuple(found)
+        capabilities = (ctypes.c_int * count.value)()
+        _check(library.nvrtcGetSupportedArchs(capabilities), library)
+        return tuple(capabilities)
 
     def compile(self, source: str, name: str, options: list[str]) -> tuple[bytes | None, str]:
         """The cubin (None if `source` has errors) and the compiler's log, which calls it `name`."""
@@ -65,12 +65,12 @@ def find_nvrtc(newest: int | None = None) -> Nvrtc:
     A driver loads what NVRTC of its own CUDA major version or an older one has made.
     Raises LadderError naming what to install.
     """
-    found = installed()
-    for nvrtc in found:
+    every = installed()
+    for nvrtc in every:
         if newest is None or nvrtc.version[0] <= newest:
             return nvrtc
-    if found:
-        have = ", ".join("{}.{}".format(*nvrtc.version) for nvrtc in found)
+    if every:
+        have = ", ".join("{}.{}".format(*nvrtc.version) for nvrtc in every)
         raise LadderError(
             f"the NVIDIA driver supports CUDA {newest}, but NVRTC here is {have}: "
             f"update the driver, or {install(f'cuda{newest}')}"
@@ -81,10 +81,10 @@ def find_nvrtc(newest: int | None = None) -> Nvrtc:
 @functools.cache
 def installed() -> tuple[Nvrtc, ...]:
     """Every NVRTC of this machine that loads, in the order of preference."""
-    found: dict[Path, Nvrtc] = {}
+    by_path: dict[Path, Nvrtc] = {}
     for library, include in _candidates():
         library = library.resolve()
-        if library in found:
+        if library in by_path:
             continue
         try:
             loaded = _load(library)
@@ -94,8 +94,8 @@ def installed() -> tuple[Nvrtc, ...]:
         _check(loaded.nvrtcVersion(ctypes.byref(major), ctypes.byref(minor)), loaded)
         every = [*include, *(folder / "cccl" for folder in include), *_cupy_headers()]
         existing = tuple(folder for folder in every if folder.is_dir())
-        found[library] = Nvrtc(library, existing, (major.value, minor.value))
-    return tuple(found.values())
+        by_path[library] = Nvrtc(library, existing, (major.value, minor.value))
+    return tuple(by_path.values())
 
 
 def _cupy_headers() -> list[Path]:
@@ -138,8 +138,8 @@ def _candidates() -> Iterator[tuple[Path, tuple[Path, ...]]]:
 
 def _libraries(folder: Path) -> list[Path]:
     """libnvrtc.so.13 before .12, and neither `builtins` nor `alt`, which go with it."""
-    found = [p for p in folder.glob("*") if re.fullmatch(r"libnvrtc\.so\.\d+", p.name)]
-    return sorted(found, key=lambda p: int(p.suffix[1:]), reverse=True)
+    libraries = [p for p in folder.glob("*") if re.fullmatch(r"libnvrtc\.so\.\d+", p.name)]
+    return sorted(libraries, key=lambda p: int(p.suffix[1:]), reverse=True)
 
 
 def _linker_libraries() -> list[Path]:

@@ -81,7 +81,7 @@ def instructions(cubin: Path, source: Path) -> list[Instruction]:
 
     The padding after a kernel's end is left out.
     """
-    name, line, found = "", None, []
+    name, line, every = "", None, []
     marker = f'"{os.path.abspath(source)}", line '
     lines: list[int] = []  # of the `//##` remarks before one instruction, innermost first
     labels: dict[str, int] = {}  # the addresses of those that were met so far
@@ -101,8 +101,8 @@ def instructions(cubin: Path, source: Path) -> list[Instruction]:
             waiting = []
             jump = re.search(r"\bBRA\b.*`\((\.L_\w+)\)", code)
             back_to = labels.get(jump.group(1)) if jump else None
-            found.append(Instruction(name, code, line, address, back_to))
-    return [i for i in found if i.opcode != "NOP"]
+            every.append(Instruction(name, code, line, address, back_to))
+    return [i for i in every if i.opcode != "NOP"]
 
 
 def longest_loop(kernel: Sequence[Instruction]) -> list[Instruction]:

@@ -80,12 +80,12 @@ class Nvml(Sensors):
 
     def end(self) -> Reading | None:
         now = time.monotonic()
-        found = reading([what for at, what in list(self._samples) if self._begin <= at <= now])
+        summary = reading([what for at, what in list(self._samples) if self._begin <= at <= now])
         changes = [change for change in list(self._changes) if self._begin <= change[0] <= now]
-        if found is None or len(changes) < 2:
-            return found
+        if summary is None or len(changes) < 2:
+            return summary
         (start, before), (end, after) = changes[0], changes[-1]
-        return dataclasses.replace(found, mean_watts=(after - before) / (end - start))
+        return dataclasses.replace(summary, mean_watts=(after - before) / (end - start))
 
     def _listen(self) -> None:
         """Ask again and again until the end."""
@@ -156,12 +156,12 @@ def condition(bus_id: str) -> str | None:
 def links(bus_ids: Sequence[str]) -> Mapping[tuple[int, int], str]:
     """For each pair of GPUs what lies between them, as far as NVML tells."""
     gpus = [gpu_at(bus_id) for bus_id in bus_ids]
-    found = {}
+    between = {}
     for a, one in enumerate(gpus):
         for b, other in enumerate(gpus[:a]):
             if one is not None and other is not None and (name := other.link_to(one)):
-                found[b, a] = name
-    return found
+                between[b, a] = name
+    return between
 
 
 def gpu_at(bus_id: str) -> _Gpu | None:

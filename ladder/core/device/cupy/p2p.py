@@ -69,10 +69,10 @@ def _on_all(exchange: Exchange, what: str, work: Callable[[], _Made]) -> _Made:
         made.append(work())
     except LadderError as error:
         reason = str(error)
-    for rank, found in enumerate(exchange(what, reason.encode())):
-        if found:
+    for rank, problem in enumerate(exchange(what, reason.encode())):
+        if problem:
             raise LadderError(
-                f"P2P between the GPUs is not possible: rank {rank}: {found.decode()}"
+                f"P2P between the GPUs is not possible: rank {rank}: {problem.decode()}"
             )
     return made[0]
 

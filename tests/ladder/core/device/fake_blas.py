@@ -16,8 +16,8 @@ def multiply(m, n, k, alpha, a, b, beta, c):
     for the columns; of c the latter."""
     factors = []
     for (transposed, *memory), (rows, columns) in ((a, (m, k)), (b, (k, n))):
-        found = matrix(*memory, rows if transposed else columns)
-        factors.append(found.T if transposed else found)
+        factor = matrix(*memory, rows if transposed else columns)
+        factors.append(factor.T if transposed else factor)
     result = matrix(*c, n)
     assert [x.shape for x in (*factors, result)] == [(m, k), (k, n), (m, n)]
     product = alpha._obj.value * (factors[0].astype(np.float64) @ factors[1].astype(np.float64))

@@ -102,10 +102,10 @@ def test_resources_show_shared_memory_stack_and_spills(rung_of):
         "    out[N] = to_real(sum);\n"
         "    int i =",
     ).replace("void square", "void __launch_bounds__(1024, 2) square")
-    found = compiler.resources(compile_square(rung_of(source)))["square_forward"]
-    assert found.shared == 400
-    assert found.stack >= 1200
-    assert found.registers <= 32
+    takes = compiler.resources(compile_square(rung_of(source)))["square_forward"]
+    assert takes.shared == 400
+    assert takes.stack >= 1200
+    assert takes.registers <= 32
 
 
 def test_remarks_are_the_lines_that_have_a_number(tmp_path):
@@ -114,8 +114,8 @@ def test_remarks_are_the_lines_that_have_a_number(tmp_path):
         "ptxas info    : 36 bytes gmem\n"
         "ptxas info    : Used 168 registers, used 16 barriers, 1024 bytes smem\n"
     )
-    found = compiler.remarks(tmp_path / "kernel.cubin")
-    assert found == ["warpgroup.wait is injected in around line 1234 by compiler"]
+    remarks = compiler.remarks(tmp_path / "kernel.cubin")
+    assert remarks == ["warpgroup.wait is injected in around line 1234 by compiler"]
 
 
 @needs_nvrtc
@@ -157,7 +157,7 @@ def test_error_names_file_line_source_and_cause(rung_of):
     with pytest.raises(CompileError) as caught:
         compile_square(rung)
     first, source, caret = str(caught.value).splitlines()
-    assert first == f'{rung.path}:8: identifier "input" is undefined'
+    assert first.startswith(f"{rung.path}:8: ") and '"input"' in first
     assert "to_float(input[i])" in source
     assert caret.index("^") == source.index("input")
 
@@ -166,7 +166,7 @@ def test_error_names_file_line_source_and_cause(rung_of):
 def test_instruction_that_the_architecture_lacks_is_named(rung_of):
     rung = rung_of(KERNEL.replace("int i =", 'asm volatile("wgmma.fence.sync.aligned;"); int i ='))
     assert compile_square(rung, arch="sm_90a").exists()
-    with pytest.raises(CompileError, match=r"does not compile for sm_80:\n.*wgmma\.fence"):
+    with pytest.raises(CompileError, match=r"sm_80:\n.*wgmma\.fence"):
         compile_square(rung, arch="sm_80")
 
 
@@ -201,8 +201,8 @@ def test_wheels_of_cuda_12_and_13_are_both_recognised(tmp_path, monkeypatch):
     monkeypatch.setattr(nvrtc.sys, "path", [str(tmp_path)])
     monkeypatch.setattr(nvrtc, "toolkit_folders", lambda: [])
     monkeypatch.setattr(nvrtc, "_linker_libraries", lambda: [])
-    found = [str(path.relative_to(tmp_path)) for path, _ in nvrtc._candidates()]
-    assert found == ["nvidia/cu13/lib/libnvrtc.so.13", "nvidia/cuda_nvrtc/lib/libnvrtc.so.12"]
+    wheels = [str(path.relative_to(tmp_path)) for path, _ in nvrtc._candidates()]
+    assert wheels == ["nvidia/cu13/lib/libnvrtc.so.13", "nvidia/cuda_nvrtc/lib/libnvrtc.so.12"]
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """The CUDA device: clear refusals everywhere; on a machine with a GPU, the device itself."""
 
+import re
 import subprocess
 import sys
 
@@ -19,7 +20,7 @@ from ladder.core.device.open import open_device
 
 def test_without_a_driver_the_emulated_device_is_named(monkeypatch):
     monkeypatch.setattr(gpu, "driver_version", lambda: None)
-    with pytest.raises(LadderError, match=r"no NVIDIA driver.*--device emulated"):
+    with pytest.raises(LadderError, match=r"NVIDIA .*libcuda.*--device emulated"):
         open_device("cuda")
 
 
@@ -35,9 +36,9 @@ def test_the_report_says_what_is_wrong_with_a_driver(monkeypatch, tmp_path):
     (tmp_path / "nvidia-smi").write_text("#!/bin/sh\necho Version mismatch; exit 18\n")
     (tmp_path / "nvidia-smi").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    for driver, says in ((12040, "nvidia-smi says: Version mismatch"), (11040, "CUDA 12.0 or new")):
+    for driver, names in ((12040, "Version mismatch"), (11040, "CUDA 12.0 ")):
         monkeypatch.setattr(gpu, "driver_version", lambda version=driver: version)
-        assert says in installation.driver().remedy
+        assert names in installation.driver().remedy
 
 
 # ---- with a GPU ----
@@ -128,7 +129,7 @@ def test_a_wavefront_is_a_clock_and_pairs_of_lanes_share_one(device, kernels, pl
 
 def test_more_shared_memory_than_the_gpu_has_is_refused(device, kernels):
     out = device.empty((1,), np.float32)
-    with pytest.raises(LadderError, match="bytes"):
+    with pytest.raises(LadderError, match=f"shared .* {1 << 20} bytes"):
         kernels("float32")["shared"](Launch("", (1, 1, 1), (1, 1, 1), 1 << 20), (out, out))
 
 
@@ -205,7 +206,7 @@ def test_zeroing_waits_for_the_work_before_it_and_the_work_after_waits_for_it(de
 
 
 def test_out_of_memory_names_needed_and_free(device):
-    with pytest.raises(LadderError, match=r"out of memory: [\d,]+ MiB more are needed"):
+    with pytest.raises(LadderError, match="33,554,432 MiB"):
         device.empty((1 << 45,), np.uint8)
 
 
@@ -223,8 +224,7 @@ def test_fault_names_the_kernel_in_a_process_of_its_own(device, tmp_path):
         "kernels = device.compile(rung, {'FACTOR': 1}, np.dtype('float32'))\n"
         "kernels['fault'](Launch('', (1, 1, 1), (1, 1, 1)), (device.empty((4,), np.float32),))\n"
         "try: device.synchronize()\n"
-        "except LadderError as error: print(error)\n"
+        "except LadderError as error: print(type(error).__name__, error)\n"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
-    assert "in fault (" in done.stdout, done.stdout + done.stderr
-    assert "restart the program" in done.stdout
+    assert re.search(r"DeviceFault .* fault \(.*restart", done.stdout), done.stdout + done.stderr

@@ -235,38 +235,35 @@ def test_a_fault_in_a_kernel_says_which_and_how_to_find_it(machine):
     for _ in range(2):
         kernel_of(device)(Launch("k", (1, 1, 1), (64, 1, 1)), ())
     cupy.sticky = fake_cupy.RuntimeError_(700, "an illegal memory access was encountered")
-    with pytest.raises(DeviceFault, match=r"illegal memory access.*k \(mine\.cu\)"):
+    with pytest.raises(DeviceFault, match=r"\bk \(mine\.cu\)"):
         device.synchronize()
 
 
 def test_too_large_an_array_says_what_is_free(machine):
     machine()
-    with pytest.raises(LadderError, match="102,401 MiB of 196,608 MiB"):
+    with pytest.raises(LadderError, match=r"102,401 MiB .* 196,608 MiB"):
         open_device("hip").empty((1 << 34,), np.dtype(np.float32))
 
 
 def test_without_a_driver_the_emulated_device_is_named(monkeypatch, tmp_path):
     monkeypatch.setattr(gpu, "DRIVER", tmp_path / "none")
-    with pytest.raises(LadderError, match=r"no AMD driver.*--device emulated"):
+    with pytest.raises(LadderError, match=r"AMD .*/none.*--device emulated"):
         open_device("hip")
 
 
 def test_cupy_for_nvidia_is_no_use(machine):
     machine().is_hip = False
-    with pytest.raises(LadderError, match="CuPy here is for NVIDIA's GPUs"):
+    with pytest.raises(LadderError, match=r"CuPy .*NVIDIA.* uninstall"):
         open_device("hip")
 
 
 @pytest.mark.parametrize(
-    ("gpus", "name", "message"),
-    [
-        (0, "hip", r"no ROCm-capable device.*rocminfo.*render and video"),
-        (2, "hip:2", r"no GPU hip:2; this machine has hip:0, hip:1"),
-    ],
+    ("gpus", "name", "names"),
+    [(0, "hip", "rocminfo.*render.*video"), (2, "hip:2", "hip:2.*hip:0, hip:1")],
 )
-def test_a_gpu_that_is_not_there(machine, gpus, name, message):
+def test_a_gpu_that_is_not_there(machine, gpus, name, names):
     machine(gpus=gpus)
-    with pytest.raises(LadderError, match=message):
+    with pytest.raises(LadderError, match=names):
         open_device(name)
 
 

@@ -92,8 +92,8 @@ LADDERS = [pytest.param(i, ladder, id=name) for i, (name, ladder) in enumerate(l
 @pytest.mark.parametrize(("number", "ladder"), LADDERS)
 def test_the_last_rung_for_amd_of_each_ladder_compiles(number, ladder):
     """For one architecture and type, another for each ladder."""
-    found = claimed(ladder)
-    last = [(rung, target) for rung, target in found if rung is found[-1][0]]
+    pairs = claimed(ladder)
+    last = [(rung, target) for rung, target in pairs if rung is pairs[-1][0]]
     compile_and_look(ladder.op, *last[number % len(last)])
 
 
@@ -128,20 +128,20 @@ def test_a_code_object_its_resources_and_its_instructions(rung_of):
     assert takes.sgprs > 3
     assert (takes.lds, takes.scratch, takes.spill) == (0, 0, 0)
 
-    found = assembly.instructions(module, rung.path)
-    lines = {instruction.kind: instruction.line for instruction in found}
+    code = assembly.instructions(module, rung.path)
+    lines = {instruction.kind: instruction.line for instruction in code}
     assert lines["global_load_dwordx4"] == 7
     assert lines["ds_bpermute_b32"] == lines["v_rsq_f32"] == 8  # from headers
     assert lines["s_barrier"] == 9
     assert lines["global_store_dwordx4"] == 10
-    assert found[-1].text == "s_endpgm"
+    assert code[-1].text == "s_endpgm"
 
-    counts = machine_code.summary(found, assembly.GROUPS)
+    counts = machine_code.summary(code, assembly.GROUPS)
     assert counts["exchange within the wave"]["ds_bpermute_b32"] == 6  # 2^6 lanes
     assert counts["transcendental functions"] == {"v_rsq_f32": 1}
-    assert sum(sum(kinds.values()) for kinds in counts.values()) == len(found)
+    assert sum(sum(kinds.values()) for kinds in counts.values()) == len(code)
 
-    shown = machine_code.listing(found, rung.source).plain.splitlines()
+    shown = machine_code.listing(code, rung.source).plain.splitlines()
     barrier = next(i for i, line in enumerate(shown) if "s_barrier" in line)
     assert "   9  __syncthreads();" in shown[:barrier]
 
@@ -170,7 +170,7 @@ def test_error_names_file_line_source_and_cause(rung_of):
     with pytest.raises(CompileError) as caught:
         compile_square(rung)
     first, source, caret, hint = str(caught.value).splitlines()
-    assert first == f"{rung.path}:8: use of undeclared identifier 'root'"
+    assert first.startswith(f"{rung.path}:8: ") and "'root'" in first
     assert caret.index("^") == source.index("root")
     assert str(compiler.HEADERS) in hint
 
@@ -183,20 +183,20 @@ def test_a_kernel_that_is_launched_keeps_its_name_without_extern_c(rung_of):
 
 
 @pytest.mark.parametrize(
-    ("version", "message"),
+    ("version", "names"),
     [
-        ("echo clang version 18.1.8", r"clang 20 or newer.*has clang version 18\.1\.8"),
-        ("exit 3", "does not run"),
+        ("echo clang version 18.1.8", r"clang 20 .* 18\.1\.8.*install --upgrade ziglang"),
+        ("exit 3", r"/zig clang .*\[amd\]"),
     ],
 )
-def test_an_old_or_broken_compiler_is_named(tmp_path, monkeypatch, version, message):
+def test_an_old_or_broken_compiler_is_named(tmp_path, monkeypatch, version, names):
     (tmp_path / "zig").write_text(f"#!/bin/sh\n{version}\n")
     (tmp_path / "zig").chmod(0o755)
     spec = type("Spec", (), {"origin": str(tmp_path / "__init__.py")})
     monkeypatch.setattr(compiler.importlib.util, "find_spec", lambda name: spec)
     compiler.find_clang.cache_clear()
     try:
-        with pytest.raises(LadderError, match=message):
+        with pytest.raises(LadderError, match=names):
             compiler.find_clang()
     finally:
         compiler.find_clang.cache_clear()
@@ -225,5 +225,5 @@ def limited(arch, vgprs, lds, threads, shared=0):
     ],
 )
 def test_what_limits_the_blocks_on_a_unit(arch, vgprs, lds, threads, blocks, limit):
-    found = limited(arch, vgprs, lds, threads)
-    assert (found.blocks, found.limited_by) == (blocks, limit)
+    occupancy = limited(arch, vgprs, lds, threads)
+    assert (occupancy.blocks, occupancy.limited_by) == (blocks, limit)

@@ -132,12 +132,12 @@ def test_each_wait_and_each_barrier_that_is_left_out_is_found(arch):
     assert len(barriers) == 2
     missed = []
     for index in places:
-        found = problem_of(run, without(code, index))
-        if found is None:
+        problem = problem_of(run, without(code, index))
+        if problem is None:
             missed.append(code.lines[index].text)
             continue
-        assert re.match(r".*2_shared_memory_tiling\.cu:\d+: ", found)
-        assert re.search("without a barrier" + ("" if index in barriers else "|waited"), found)
+        assert re.match(r".*2_shared_memory_tiling\.cu:\d+: ", problem)
+        assert re.search(r"' \w+ LDS " + ("" if index in barriers else r"|' \w+ [sv]\d+ "), problem)
     # On RDNA 4, the fence before a barrier waits once more for loads that are known to be complete.
     assert missed == (["s_wait_loadcnt 0x0"] if arch == "gfx1201" else [])
 
@@ -165,7 +165,7 @@ def changed(code, text, other):
 def test_a_wrong_address_in_lds_is_found():
     code, run = product()
     # Beyond its end; and another thread's element, which makes a wrong result.
-    with pytest.raises(LadderError, match="of LDS, of which there are 8,448 bytes"):
+    with pytest.raises(LadderError, match=r"of LDS, .* 8,448 bytes"):
         run(changed(code, "ds_store_b32 v9, v11 offset:4224", ("offset:4224", "offset:8448")))
     with pytest.raises((AssertionError, LadderError)):
         run(changed(code, "ds_store_b32 v9, v11 offset:4224", ("offset:4224", "offset:4228")))
@@ -180,5 +180,5 @@ def test_an_address_outside_of_an_array_is_found_with_its_name():
 def test_the_device_is_named_with_its_architecture():
     device = open_device("isa:gfx1100")
     assert (device.name, device.kind) == ("gfx1100, interpreted", "isa")
-    with pytest.raises(LadderError, match="there are cpu, emulated, isa:"):
+    with pytest.raises(LadderError, match=r"'isa:gfx90c'.* cpu, emulated, isa:"):
         open_device("isa:gfx90c")

@@ -51,9 +51,9 @@ class Machine:
         def meet(what, data):
             self.parts[rank] = data
             self.barrier.wait()
-            found = list(self.parts)
+            parts = list(self.parts)
             self.barrier.wait()
-            return found
+            return parts
 
         return meet
 
@@ -218,8 +218,8 @@ def train(ranks, seed, exchanges="sums and weights", forgets=None):
         shares = [slice(rank * n // ranks, (rank + 1) * n // ranks) for n in SIZES]
 
         def backward(step):
-            found = gradients_of(step, rank) if sums else total(step, ranks)
-            for gradient, values in zip(gradients, found, strict=True):
+            given = gradients_of(step, rank) if sums else total(step, ranks)
+            for gradient, values in zip(gradients, given, strict=True):
                 gradient.host[...] = values
 
         def update():
@@ -228,8 +228,8 @@ def train(ranks, seed, exchanges="sums and weights", forgets=None):
 
         def look(step):
             own = [slice(None)] * len(SIZES) if passes_on else shares
-            found = zip(weights, total(step, ranks), own, strict=True)
-            seen.append(all(np.array_equal(w.host[part], t[part]) for w, t, part in found))
+            pairs = zip(weights, total(step, ranks), own, strict=True)
+            seen.append(all(np.array_equal(w.host[part], t[part]) for w, t, part in pairs))
 
         for step in range(STEPS):
             gpu.queue.append(functools.partial(backward, step))
@@ -298,9 +298,9 @@ def test_an_all_reduce_sums_arrays_that_have_no_equal_shares(ranks):
         peers.all_reduce(*arrays)
         return gpu, arrays
 
-    found = on_ranks(machine, program)
-    run_in_some_order([gpu for gpu, _ in found], 0)
-    for _, (first, second) in found:
+    results = on_ranks(machine, program)
+    run_in_some_order([gpu for gpu, _ in results], 0)
+    for _, (first, second) in results:
         assert np.array_equal(first.host, sum(rows))
         assert np.array_equal(second.host, [sum(range(ranks))] * 2)
 
@@ -324,17 +324,17 @@ def test_handles_are_opened_once_and_all_are_closed_at_the_end():
 
 
 @pytest.mark.parametrize(
-    ("buses", "changes", "says"),
+    ("buses", "changes", "names"),
     [
-        (("0", "0"), {}, "two ranks are on one GPU"),
-        (("1", "hidden"), {}, r"rank 0: it does not see the GPU of rank 1 \(CUDA_VISIBLE_DEVICES"),
-        (("0", "1"), {"reach": False}, "no access to the memory of rank 1's"),
-        (("0", "1"), {"is_hip": True}, "for NVIDIA's GPUs only"),
-        (("0", "1"), {"fails": "invalid handle"}, "invalid handle.*--exchange nccl does without"),
-        (tuple("012345678"), {}, f"9 ranks, and at most {MOST_RANKS}"),
+        (("0", "0"), {}, "rank 0: .* one GPU"),
+        (("1", "hidden"), {}, "rank 0: .* rank 1 .*CUDA_VISIBLE_DEVICES"),
+        (("0", "1"), {"reach": False}, "rank 0: .* memory of rank 1"),
+        (("0", "1"), {"is_hip": True}, "rank 0: .* NVIDIA"),
+        (("0", "1"), {"fails": "invalid handle"}, "rank 0: .* invalid handle.*--exchange nccl"),
+        (tuple("012345678"), {}, f"rank 0: .* 9 ranks, .* {MOST_RANKS} "),
     ],
 )
-def test_all_ranks_learn_why_p2p_is_not_possible(buses, changes, says):
+def test_all_ranks_learn_why_p2p_is_not_possible(buses, changes, names):
     machine = Machine(len(buses))
     vars(machine).update(changes)
 
@@ -343,7 +343,7 @@ def test_all_ranks_learn_why_p2p_is_not_possible(buses, changes, says):
         p2p.join(gpu, exchange, rank, len(buses), beside=False)
 
     for message in on_ranks(machine, program):
-        assert re.search(says, message)
+        assert re.search(names, message)
 
 
 @pytest.mark.parametrize("name", ["ipcGetMemHandle", "ipcOpenMemHandle"])
@@ -364,7 +364,7 @@ def test_no_rank_goes_on_where_one_cannot_share_its_memory_or_open_that_of_anoth
         p2p.join(gpu, machine.exchange(rank), rank, 3, beside=False)
 
     for message in on_ranks(machine, program):
-        assert re.search(f"not possible: rank 1: GPU: not permitted, in {name}", message)
+        assert re.search(f"rank 1: GPU: not permitted, .*{name}", message)
 
 
 @pytest.fixture(scope="module")

@@ -41,9 +41,9 @@ def compiled(tmp_path, monkeypatch):
 
 def test_instructions_know_their_line_even_from_a_header(compiled):
     rung, cubin = compiled
-    found = sass.instructions(cubin, rung.path)
-    assert {instruction.kernel for instruction in found} == {"copy_forward"}
-    by_kind = {instruction.kind: instruction.line for instruction in found}
+    code = sass.instructions(cubin, rung.path)
+    assert {instruction.kernel for instruction in code} == {"copy_forward"}
+    by_kind = {instruction.kind: instruction.line for instruction in code}
     assert by_kind["LDG.128"] == 6
     assert by_kind["SHFL.BFLY"] == by_kind["MUFU.RSQ"] == 7
     assert by_kind["BAR.SYNC"] == 8

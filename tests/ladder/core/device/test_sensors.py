@@ -67,7 +67,7 @@ def test_the_condition_of_a_gpu_is_told_in_words(nvml):
 
 
 def test_a_reading_has_medians_and_the_share_of_each_reason():
-    found = reading(
+    summary = reading(
         [
             Sample(1700, 690, 700, 60, 0x4),
             Sample(1755, None, 700, 62, 0x44),
@@ -77,7 +77,7 @@ def test_a_reading_has_medians_and_the_share_of_each_reason():
         ]
     )
     slowed = {"power limit": 3 / 4, "temperature": 2 / 4}
-    assert found == Reading(5, 1755, 695, 700, 61, slowed)
+    assert summary == Reading(5, 1755, 695, 700, 61, slowed)
     assert reading([Sample(1980, None, None, None, 0x1)]) == Reading(1, 1980, slowed={})
     assert reading([Sample(1980, None, None, None, None)]) == Reading(1, 1980, slowed=None)
     assert reading([]) is None
@@ -93,8 +93,8 @@ def test_only_samples_of_the_interval_count(nvml, monkeypatch):
     at = {9.9: 100, 10.0: 200, 10.1: 300, 10.2: 400, 10.5: 600}
     asked._samples += [(when, Sample(mhz, None, None, None, None)) for when, mhz in at.items()]
     now = 10.4
-    found = asked.end()
-    assert (found.samples, found.sm_mhz) == (3, 300)
+    summary = asked.end()
+    assert (summary.samples, summary.sm_mhz) == (3, 300)
 
 
 def test_power_is_what_the_counter_says_between_two_of_its_changes(nvml, monkeypatch):
@@ -121,8 +121,8 @@ def test_samples_are_taken_while_something_else_runs(nvml, monkeypatch):
     with Nvml(BUS) as asked:
         asked.begin()
         deadline = time.monotonic() + 20
-        while (found := asked.end()) is None and time.monotonic() < deadline:
+        while (summary := asked.end()) is None and time.monotonic() < deadline:
             time.sleep(0.001)
-    assert (found.sm_mhz, found.watts, found.limit_watts) == (1755, 698.5, 700)
-    assert (found.celsius, found.slowed) == (61, {"power limit": 1.0})
+    assert (summary.sm_mhz, summary.watts, summary.limit_watts) == (1755, 698.5, 700)
+    assert (summary.celsius, summary.slowed) == (61, {"power limit": 1.0})
     assert not asked._thread.is_alive()

@@ -369,8 +369,8 @@ extern "C" __global__ void k(float* out, const float* inp, int stride, int pad) 
 
 
 def count(report, mark):
-    (found,) = [x for x in report.lines if x.line == line(PATTERNS, "// " + mark)]
-    return found
+    (counted,) = [x for x in report.lines if x.line == line(PATTERNS, "// " + mark)]
+    return counted
 
 
 def test_sectors_and_wavefronts(tmp_path):
@@ -433,8 +433,9 @@ def test_without_a_compiler_the_remedy_is_named(tmp_path, monkeypatch):
     monkeypatch.delenv("CXX", raising=False)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     find_compiler.cache_clear()
+    none = r"^(?!.*CXX).*C\+\+ compiler.* g\+\+ or clang"
     try:
-        with pytest.raises(LadderError, match=r"C\+\+ compiler.*install g\+\+ or clang"):
+        with pytest.raises(LadderError, match=none):
             find_compiler()
         for wrong in ("no-such-compiler", "g++ 'x", "''"):
             monkeypatch.setenv("CXX", wrong)
@@ -442,16 +443,16 @@ def test_without_a_compiler_the_remedy_is_named(tmp_path, monkeypatch):
                 find_compiler()
             assert wrong in str(refused.value)
         monkeypatch.setenv("CXX", " ")  # as if it were not set
-        with pytest.raises(LadderError, match="there is none"):
+        with pytest.raises(LadderError, match=none):
             find_compiler()
     finally:
         find_compiler.cache_clear()
 
 
 def test_a_full_disk_is_no_fault_of_the_kernel(tmp_path):
-    says = f"as: can't write to 0.o: '{os.strerror(errno.ENOSPC)}'"
-    compiler = Compiler((sys.executable, "-c", f"raise SystemExit({says!r})"), "")
-    with pytest.raises(LadderError, match=r"disk is full.* KERNEL_LADDER_CACHE"):
+    printed = f"as: can't write to 0.o: '{os.strerror(errno.ENOSPC)}'"
+    compiler = Compiler((sys.executable, "-c", f"raise SystemExit({printed!r})"), "")
+    with pytest.raises(LadderError, match=r"disk .*TMPDIR.*KERNEL_LADDER_CACHE"):
         compiler.build([], tmp_path / "kernel.so")
 
 
@@ -480,6 +481,6 @@ def test_a_guess_about_a_variable_of_the_compilers_own_is_no_warning(tmp_path):
         for name in ("xs", "xs$", "xs$4")
         for verb, option in (("is", ""), ("may be", "maybe-"))
     ]
-    found = _warnings("\n".join(log), path)
-    names = [line.split("‘")[1].split("’")[0] for line in found]
+    warnings = _warnings("\n".join(log), path)
+    names = [line.split("‘")[1].split("’")[0] for line in warnings]
     assert names == ["xs", "xs", "xs$", "xs$4"]

@@ -90,17 +90,17 @@ def problems(device, folder, source, grid=1, block=THREADS, args=None, shared=0)
 def test_race(tmp_path, name, seed):
     source, wrong, right = RACES[name]
     grid = 2 if "blockIdx" in source else 1
-    found = problems(Emulated(counting=True, seed=seed), tmp_path, source, grid)
-    races = [problem for problem in found if problem.kind == "race"]
+    every = problems(Emulated(counting=True, seed=seed), tmp_path, source, grid)
+    races = [problem for problem in every if problem.kind == "race"]
     assert races
     bug, other = line(source), line(source, "OTHER")
-    for problem in set(found) - set(races):  # what comes too early reads what is not there yet
+    for problem in set(every) - set(races):  # what comes too early reads what is not there yet
         assert problem.kind == "uninitialised shared memory"
         assert problem.line in (bug, other)
     for problem in races:  # either of the two may come first
         assert problem.file == str(tmp_path / "kernel.cu")
         assert {problem.line, problem.other[1]} == {bug, other}
-        assert f"kernel.cu:{problem.line}: race on" in problem.message
+        assert f"kernel.cu:{problem.line}:" in problem.message
     device = Emulated(counting=True, seed=seed)
     args = (zeros(THREADS), array(np.arange(2 * THREADS)))
     run(device, tmp_path, source.replace(wrong, right), grid, THREADS, *args)
@@ -119,7 +119,7 @@ def test_access_past_the_end_of_a_buffer(tmp_path):
     assert problem.kind == "out of bounds"
     assert problem.line == line(GLOBAL_BOUND)
     assert (problem.block, problem.thread) == ((1, 0, 0), (0, 0, 0))
-    assert "write of 4 bytes" in problem.message
+    assert re.search("write of 4 .* out", problem.message)
 
 
 def test_vector_across_the_end_of_a_buffer(tmp_path):
@@ -131,20 +131,18 @@ def test_vector_across_the_end_of_a_buffer(tmp_path):
         Emulated(counting=True), tmp_path, source, 1, 1, (zeros(10), array(np.arange(64)))
     )
     assert (problem.kind, problem.line) == ("out of bounds", line(source))
-    assert "write of 16 bytes across the end of out" in problem.message
+    assert re.search("write of 16 .* out$", problem.message)
 
 
 @pytest.mark.parametrize(
-    "array, bytes_of_launch, message",
+    "array, bytes_of_launch, names",
     [
-        ("extern __shared__ float s[]", 0, "at offset 0 of s, which has 0 bytes: give its bytes"),
-        ("extern __shared__ float s[]", 128, "at offset 128 of s, which has 128 bytes$"),
-        ("__shared__ float s[24]", 0, "at offset 96 of s, which has 96 bytes$"),
+        ("extern __shared__ float s[]", 0, "offset 0 of s, .* 0 bytes: .* launch"),
+        ("extern __shared__ float s[]", 128, "offset 128 of s, .* 128 bytes$"),
+        ("__shared__ float s[24]", 0, "offset 96 of s, .* 96 bytes$"),
     ],
 )
-def test_access_outside_of_shared_arrays_names_the_nearest(
-    tmp_path, array, bytes_of_launch, message
-):
+def test_access_outside_of_shared_arrays_names_the_nearest(tmp_path, array, bytes_of_launch, names):
     source = f"""\
     {array};
     float* p = s;
@@ -152,11 +150,10 @@ def test_access_outside_of_shared_arrays_names_the_nearest(
 """
     (problem,) = problems(Emulated(counting=True), tmp_path, source, shared=bytes_of_launch)
     assert (problem.kind, problem.line) == ("out of bounds", line(source))
-    message = f"write of 4 bytes across the end of shared memory, {message}"
-    assert re.search(message, problem.message), problem.message
+    assert re.search(f"write of 4 .* {names}", problem.message), problem.message
 
 
-@pytest.mark.parametrize("element, remedy", [(0, ": declare s with __align__.16."), (1, "$")])
+@pytest.mark.parametrize("element, remedy", [(0, ": .* s .* __align__.16."), (1, "$")])
 def test_a_misaligned_vector_in_shared_memory_says_how_to_align_the_array(
     tmp_path, element, remedy
 ):
@@ -170,7 +167,7 @@ def test_a_misaligned_vector_in_shared_memory_says_how_to_align_the_array(
 """
     (problem,) = problems(Emulated(counting=True), tmp_path, source)
     assert (problem.kind, problem.line) == ("misaligned", line(source))
-    assert re.search(f"no multiple of 16{remedy}", problem.message), problem.message
+    assert re.search(f" 16{remedy}", problem.message), problem.message
 
 
 INDICES = """\
@@ -212,9 +209,9 @@ def test_a_read_of_an_earlier_block_races_with_a_write_of_a_thread_that_reads_to
     out[i] += out[i + 64];  // BUG
 """
     args = zeros(192), array(np.arange(64))
-    found = problems(Emulated(counting=True), tmp_path, source, grid=2, args=args)
-    assert {(problem.kind, problem.line) for problem in found} == {("race", line(source))}
-    assert "nothing that orders the blocks" in found[0].message
+    races = problems(Emulated(counting=True), tmp_path, source, grid=2, args=args)
+    assert {(problem.kind, problem.line) for problem in races} == {("race", line(source))}
+    assert "atomicAdd" in races[0].message
 
 
 @pytest.mark.parametrize(
@@ -322,29 +319,29 @@ def test_deadlock(tmp_path, counting, source):
 
 @pytest.mark.parametrize("counting", (False, True))
 @pytest.mark.parametrize(
-    "statement, cause",
+    "statement, names",
     [
-        ("if (i < 20) __ballot_sync(~0u, 1)", "its mask names lane 20, which has returned"),
-        ("__shfl_sync(0xffff, i, 0)", "its mask does not name its own lane, 16"),
-        ("if (i == 3) __syncthreads(); else __syncwarp()", "its mask names lane 3, which is else"),
-        ("__syncwarp(i < 16 ? 0xffffff : ~0u); __syncwarp()", "lane 16 has come with another mask"),
+        ("if (i < 20) __ballot_sync(~0u, 1)", "mask .* lane 20, .* returned"),
+        ("__shfl_sync(0xffff, i, 0)", "mask .* own lane, 16"),
+        ("if (i == 3) __syncthreads(); else __syncwarp()", "mask .* lane 3, .* elsewhere"),
+        ("__syncwarp(i < 16 ? 0xffffff : ~0u); __syncwarp()", "lane 16 .* another mask"),
     ],
 )
 def test_a_warp_operation_that_never_completes_says_what_is_wrong_with_its_mask(
-    tmp_path, counting, statement, cause
+    tmp_path, counting, statement, names
 ):
     source = f"    int i = threadIdx.x;\n    {statement};\n"
     (problem,) = problems(Emulated(counting=counting), tmp_path, source, block=32)
     assert (problem.kind, problem.line) == ("deadlock", 3)
-    assert f"in a warp operation for threads that never come: {cause}" in problem.message
+    assert re.search(f"warp operation .* {names}", problem.message)
 
 
 @pytest.mark.parametrize("counting", (False, True))
 @pytest.mark.parametrize("source", (ENDLESS_LOOP, ENDLESS_BARRIERS, ENDLESS_ATOMICS))
 def test_endless_loop_ends_at_the_time_limit(tmp_path, counting, source):
-    found = problems(Emulated(counting=counting, time_limit=0.2), tmp_path, source, grid=3)
-    assert "time limit" in {problem.kind for problem in found}
-    assert all(abs(problem.line - line(source)) <= 1 for problem in found)
+    every = problems(Emulated(counting=counting, time_limit=0.2), tmp_path, source, grid=3)
+    assert "time limit" in {problem.kind for problem in every}
+    assert all(abs(problem.line - line(source)) <= 1 for problem in every)
 
 
 def test_time_that_others_have_the_processor_does_not_count(tmp_path):
@@ -429,8 +426,7 @@ def test_a_block_beyond_the_launch_bounds_is_refused(tmp_path, bounds):
     device, out = Emulated(), zeros(64)
     run(device, tmp_path, source, 1, (8, 2, 2), out, defines={"N": 32})
     assert out.sum() == 8
-    message = "k is launched with blocks of 33 threads, and its __launch_bounds__ allow 32"
-    with pytest.raises(LadderError, match=message):
+    with pytest.raises(LadderError, match=r"\bk .* 33 .* __launch_bounds__ .* 32\b"):
         run(device, tmp_path, source, 1, 33, out, defines={"N": 32})
 
 
@@ -439,13 +435,13 @@ def test_wrong_argument_list(tmp_path):
     out, n, x = zeros(1), np.int32(1), np.float32(1)
     device = Emulated()
     run(device, tmp_path, source, 1, 1, out, n, x)
-    for args, message in [
-        ((out, n), "takes 3 arguments, and is called with 2"),
-        ((out, np.int64(1), x), r"argument 2 \(n\) as an integer of 4 bytes.*integer of 8 bytes"),
-        ((out, x, x), r"argument 2 \(n\) as an integer of 4 bytes.*floating point of 4 bytes"),
-        ((n, n, x), r"argument 1 \(out\) as a pointer of 8 bytes.*integer of 4 bytes"),
+    for args, names in [
+        ((out, n), r"\bk .* 3 .* 2$"),
+        ((out, np.int64(1), x), r"\bk .* 2 \(n\) .* integer of 4 .* integer of 8 "),
+        ((out, x, x), r"\bk .* 2 \(n\) .* integer of 4 .* floating point of 4 "),
+        ((n, n, x), r"\bk .* 1 \(out\) .* pointer of 8 .* integer of 4 "),
     ]:
-        with pytest.raises(LadderError, match=message):
+        with pytest.raises(LadderError, match=names):
             run(device, tmp_path, source, 1, 1, *args)
 
 
@@ -464,21 +460,19 @@ extern "C" __global__ void k(float* out) {
 
 def test_a_missing_brace_is_named_instead_of_what_comes_after_the_file(tmp_path):
     source = 'extern "C" __global__ void k(float* out) {  // {\n    for (;;) {\n}\n'
-    with pytest.raises(CompileError) as caught:
+    with pytest.raises(CompileError, match=r"kernel\.cu: 2 .* \{ .* 1 .* \}") as caught:
         run(Emulated(), tmp_path, source, 1, 1, zeros(1))
-    message = str(caught.value)
-    assert "kernel.cu: 2 of { and 1 of }: a brace is missing" in message
-    assert "launch.h" not in message
+    assert "launch.h" not in str(caught.value)
 
 
 @pytest.mark.parametrize("word", ("asm", "__asm", "__asm__"))
 def test_inline_ptx_is_refused(tmp_path, word):
     source = f'extern "C" __global__ void k(float* out) {{\n    {word} volatile("exit;");\n}}\n'
-    with pytest.raises(LadderError, match=r"kernel\.cu:2: inline PTX cannot run on a CPU"):
+    with pytest.raises(LadderError, match=r"kernel\.cu:2: .*PTX.* ladder/include"):
         Emulated().compile(rung(tmp_path, source), {}, np.dtype(np.float32))
 
 
 def test_shared_memory_at_file_scope_is_refused(tmp_path):
     source = 'extern __shared__ float s[];\nextern "C" __global__ void k(float* out) {}\n'
-    with pytest.raises(LadderError, match=r"kernel\.cu:1: declare shared memory inside"):
+    with pytest.raises(LadderError, match=r"kernel\.cu:1: .*shared memory.* inside the kernel"):
         Emulated().compile(rung(tmp_path, source), {}, np.dtype(np.float32))

@@ -91,105 +91,93 @@ def broken(device, kernel, bug):
 
 
 # What the counting mode says of each: the kind, the marks of the lines (either of them may be the
-# one that comes second), and a part of the message.
+# one that comes second), and what the message names.
 RULES = [
-    (
-        pipeline,
-        "INVISIBLE_BARRIER",
-        "barrier misuse",
-        "EMPTY FULL MAKE",
-        "no barrier comes between",
-    ),
-    (pipeline, "NO_INIT", "barrier misuse", "EMPTY", r"empty\[0\] before mbarrier_init"),
+    (pipeline, "INVISIBLE_BARRIER", "barrier misuse", "EMPTY FULL MAKE", "no barrier .*_init"),
+    (pipeline, "NO_INIT", "barrier misuse", "EMPTY", r"empty\[0\] .*mbarrier_init"),
     (pipeline, "INIT_TWICE", "barrier misuse", "INIT_TWICE", r"full\[0\] again"),
-    (pipeline, "WRONG_COUNT", "deadlock", "FULL EMPTY", "1 of 2 threads have arrived and 0 bytes"),
-    (pipeline, "EXPECT_MORE", "deadlock", "FULL EMPTY", "16 bytes have yet to be copied"),
-    (pipeline, "EXPECT_LESS", "deadlock", "FULL EMPTY", "16 bytes more were copied than expected"),
-    (pipeline, "NO_FULL_WAIT", "uninitialised shared memory", "READ", "which no thread wrote"),
-    (pipeline, "WRONG_PARITY", "uninitialised shared memory", "READ", "which no thread wrote"),
-    (pipeline, "WRONG_BARRIER", "race", "LOAD READ", "no wait at the mbarrier that counts"),
-    (pipeline, "EMPTY_BEFORE_READ", "race", "LOAD READ", "no barrier between them"),
-    (pipeline, "NO_EMPTY_WAIT", "barrier misuse", "EXPECT", "have arrived already"),
-    (pipeline, "UNALIGNED_TILE", "misaligned", "LOAD", "not a multiple of 128"),
-    (pipeline, "TILE_PAST_END", "out of bounds", "LOAD", "write of 1024 bytes across the end of t"),
-    (pipeline, "LAST_COPY_UNUSED", "in flight", "LOAD", "still under way when its block ends"),
-    (store, "NO_PROXY_FENCE", "race", "FILL STORE", "no proxy fence"),
-    (store, "NO_BARRIER", "race", "FILL STORE", "no tma_store_wait and barrier"),
-    (store, "STORE_WAIT_TOO_FEW", "race", "FILL STORE", "no tma_store_wait and barrier"),
-    (store, "NO_STORE_WAIT", "in flight", "STORE", "no tma_store_wait covers it"),
-    (store, "NO_STORE_COMMIT", "race", "FILL STORE", "no tma_store_wait and barrier"),
-    (product, "NO_PROXY_FENCE", "race", "FILL_OPERAND WGMMA", "no proxy fence"),
-    (product, "NO_BARRIER", "race", "FILL_OPERAND WGMMA", "no barrier between them"),
-    (product, "NO_WGMMA_FENCE", "in flight", "WGMMA", "no wgmma_fence comes before it"),
-    (product, "NO_WGMMA_COMMIT", "race", "WGMMA FILL_OPERAND", "no wgmma_wait and barrier"),
-    (product, "NO_WGMMA_WAIT", "race", "WGMMA FILL_OPERAND", "no wgmma_wait and barrier"),
-    (product, "READ_IN_FLIGHT", "in flight", "READ_D", "that no wgmma_wait covers"),
-    (product, "OVERWRITTEN_OPERAND", "race", "WGMMA OVERWRITE", "no wgmma_wait and barrier"),
-    (
-        product,
-        "UNALIGNED_OPERAND",
-        "misaligned",
-        "WGMMA",
-        "operand a begins at .* 128 bytes behind",
-    ),
-    (product, "OPERAND_PAST_END", "out of bounds", "WGMMA", "read of 16 bytes across the end of"),
-    (pair, "NO_CLUSTER_BARRIER", "barrier misuse", "MULTICAST", "no cluster_barrier comes between"),
-    (pair, "NO_LAST_CLUSTER_BARRIER", "cluster", "PEER", "which may have ended by then"),
-    (pair, "NO_PEER_BARRIER", "race", "OWN PEER", "no cluster barrier between them"),
-    (pair, "TOO_MANY_BLOCKS", "cluster", "MULTICAST", "blocks 0x7 of a cluster of 2 blocks"),
-    (pair, "LANES_APART", "divergent barrier", "ALONE LEAVE", "comes apart, after a wait"),
-    (copies, "NO_COPY_WAIT", "race", "COPY USE", "no cp_async_wait and barrier"),
-    (copies, "NO_BARRIER_AFTER_WAIT", "race", "COPY USE", "no cp_async_wait and barrier"),
-    (copies, "REFILLED_TOO_EARLY", "race", "COPY USE", "no barrier between them"),
-    (copies, "COPY_NEVER_WAITED_FOR", "race", "COPY", "no cp_async_wait and barrier"),
-    (copies, "UNALIGNED_COPY", "misaligned", "COPY", "not both multiples of 16"),
-    (named, "BARRIER_OF_TOO_FEW", "race", "SHOW SHOWN", "no barrier between them"),
-    (named, "BARRIER_OF_OTHERS", "barrier misuse", "NAMED", "threads, and others wait there for"),
-    (named, "NO_SYNCWARP", "race", "NEXT NEIGHBOUR", "no barrier between them"),
+    (pipeline, "WRONG_COUNT", "deadlock", "FULL EMPTY", r"full\[0\] .* 1 of 2 .* 0 bytes"),
+    (pipeline, "EXPECT_MORE", "deadlock", "FULL EMPTY", r"full\[0\] .* 16 bytes (?!more)"),
+    (pipeline, "EXPECT_LESS", "deadlock", "FULL EMPTY", r"full\[0\] .* 16 bytes more"),
+    (pipeline, "NO_FULL_WAIT", "uninitialised shared memory", "READ", "tiles"),
+    (pipeline, "WRONG_PARITY", "uninitialised shared memory", "READ", "tiles"),
+    (pipeline, "WRONG_BARRIER", "race", "LOAD READ", "mbarrier"),
+    (pipeline, "EMPTY_BEFORE_READ", "race", "LOAD READ", "no barrier"),
+    (pipeline, "NO_EMPTY_WAIT", "barrier misuse", "EXPECT", r"full\[0\] .* 1 threads .* 1024 "),
+    (pipeline, "UNALIGNED_TILE", "misaligned", "LOAD", "TMA .* tiles .* 128"),
+    (pipeline, "TILE_PAST_END", "out of bounds", "LOAD", "write of 1024 .* tiles"),
+    (pipeline, "LAST_COPY_UNUSED", "in flight", "LOAD", "TMA .* mbarrier"),
+    (store, "NO_PROXY_FENCE", "race", "FILL STORE", "tma_store_fence"),
+    (store, "NO_BARRIER", "race", "FILL STORE", "tma_store_wait"),
+    (store, "STORE_WAIT_TOO_FEW", "race", "FILL STORE", "tma_store_wait"),
+    (store, "NO_STORE_WAIT", "in flight", "STORE", "tma_store_wait"),
+    (store, "NO_STORE_COMMIT", "race", "FILL STORE", "tma_store_wait"),
+    (product, "NO_PROXY_FENCE", "race", "FILL_OPERAND WGMMA", "tma_store_fence"),
+    (product, "NO_BARRIER", "race", "FILL_OPERAND WGMMA", "no barrier"),
+    (product, "NO_WGMMA_FENCE", "in flight", "WGMMA", "no wgmma_fence"),
+    (product, "NO_WGMMA_COMMIT", "race", "WGMMA FILL_OPERAND", "wgmma_wait"),
+    (product, "NO_WGMMA_WAIT", "race", "WGMMA FILL_OPERAND", "wgmma_wait"),
+    (product, "READ_IN_FLIGHT", "in flight", "READ_D", "accumulators .* wgmma_wait"),
+    (product, "OVERWRITTEN_OPERAND", "race", "WGMMA OVERWRITE", "wgmma_wait"),
+    (product, "UNALIGNED_OPERAND", "misaligned", "WGMMA", "operand a .* 128 bytes .* 1024"),
+    (product, "OPERAND_PAST_END", "out of bounds", "WGMMA", "read of 16 .* tiles"),
+    (pair, "NO_CLUSTER_BARRIER", "barrier misuse", "MULTICAST", "cluster_barrier .*mbarrier_init"),
+    (pair, "NO_LAST_CLUSTER_BARRIER", "cluster", "PEER", "cluster_barrier"),
+    (pair, "NO_PEER_BARRIER", "race", "OWN PEER", "cluster barrier"),
+    (pair, "TOO_MANY_BLOCKS", "cluster", "MULTICAST", "blocks 0x7 .* 2 blocks"),
+    (pair, "LANES_APART", "divergent barrier", "ALONE LEAVE", "__syncwarp"),
+    (copies, "NO_COPY_WAIT", "race", "COPY USE", "cp_async_wait"),
+    (copies, "NO_BARRIER_AFTER_WAIT", "race", "COPY USE", "cp_async_wait"),
+    (copies, "REFILLED_TOO_EARLY", "race", "COPY USE", "no barrier"),
+    (copies, "COPY_NEVER_WAITED_FOR", "race", "COPY", "cp_async_wait"),
+    (copies, "UNALIGNED_COPY", "misaligned", "COPY", "cp.async .* 16 bytes .* 16$"),
+    (named, "BARRIER_OF_TOO_FEW", "race", "SHOW SHOWN", "no barrier"),
+    (named, "BARRIER_OF_OTHERS", "barrier misuse", "NAMED", "barrier 1 for 64 .* 96$"),
+    (named, "NO_SYNCWARP", "race", "NEXT NEIGHBOUR", "no barrier"),
 ]
 
 
-@pytest.mark.parametrize("kernel, bug, kind, marks, message", RULES, ids=short)
-def test_broken_rule_is_named(devices, kernel, bug, kind, marks, message):
-    found = broken(devices["counting"], kernel, bug)
+@pytest.mark.parametrize("kernel, bug, kind, marks, names", RULES, ids=short)
+def test_broken_rule_is_named(devices, kernel, bug, kind, marks, names):
+    problems = broken(devices["counting"], kernel, bug)
     lines = {line(SOURCE, f"// {mark}") for mark in marks.split()}
     named = [
         problem
-        for problem in found
+        for problem in problems
         if (problem.kind, problem.line in lines) == (kind, True)
         and (problem.other is None or len(lines) == 1 or problem.other[1] in lines)
-        and re.search(message, problem.message)
+        and re.search(names, problem.message)
     ]
-    assert named, [problem.message for problem in found]
+    assert named, [problem.message for problem in problems]
 
 
-# What needs no counting: the fast mode ends with the same message.
+# What needs no counting: the fast mode ends with the same problem.
 FAST = ("deadlock", "barrier misuse", "in flight", "misaligned", "out of bounds", "cluster")
 NOT_FAST = ("INVISIBLE_BARRIER", "NO_CLUSTER_BARRIER", "NO_LAST_CLUSTER_BARRIER", "READ_IN_FLIGHT")
 
 
 @pytest.mark.parametrize(
-    "kernel, bug, kind, message",
-    [(kernel, bug, kind, text) for kernel, bug, kind, _, text in RULES if kind in FAST],
+    "kernel, bug, kind, names",
+    [(kernel, bug, kind, names) for kernel, bug, kind, _, names in RULES if kind in FAST],
     ids=short,
 )
-def test_fast_mode_names_what_it_can(devices, kernel, bug, kind, message):
+def test_fast_mode_names_what_it_can(devices, kernel, bug, kind, names):
     if bug in NOT_FAST:
         return
     (problem,) = broken(devices["late"], kernel, bug)
     assert problem.kind == kind
-    assert re.search(message, problem.message)
+    assert re.search(names, problem.message)
 
 
 def test_a_copy_that_is_never_waited_for_is_named_in_fast_mode(devices):
-    found = broken(devices["late"], copies, "COPY_NEVER_WAITED_FOR")
-    assert {(p.kind, p.line) for p in found} == {("in flight", line(SOURCE, "// COPY"))}
+    problems = broken(devices["late"], copies, "COPY_NEVER_WAITED_FOR")
+    assert {(p.kind, p.line) for p in problems} == {("in flight", line(SOURCE, "// COPY"))}
 
 
 def test_accumulators_must_be_fenced_after_they_change(devices):
     (problem,) = broken(devices["late"], product, "FENCE_BEFORE_CHANGE")
     assert (problem.kind, problem.line) == ("in flight", line(SOURCE, "// WGMMA"))
-    assert "changed since the last wgmma_fence" in problem.message
+    assert re.search("accumulators .* wgmma_fence", problem.message)
 
 
 def test_registers_that_wgmma_reads_are_not_loaded_before_it_is_waited_for(devices):
@@ -221,7 +209,7 @@ def test_descriptor_of_an_operand_in_another_block_of_the_cluster(devices):
 
     multiply({"IN_CLUSTER": 1})
     assert (out == a.astype(np.float32) @ b.astype(np.float32)).all()
-    with pytest.raises(KernelError, match="byte offset 2304") as caught:
+    with pytest.raises(KernelError, match="2304") as caught:
         multiply({})
     assert caught.value.problems[0].line == line(SOURCE, "// SECOND")
 
@@ -230,16 +218,16 @@ ALL = 227 << 10  # bytes that a block can have
 
 
 @pytest.mark.parametrize(
-    "kernel, dynamic, mark, message",
+    "kernel, dynamic, mark, names",
     [
-        (("fixed_size",), 0, "FIXED", "49156 bytes .* of fixed size, and 49152 are .*: declare"),
-        (("all_memory",), ALL, "FEW", f"{ALL + 256} bytes .* 256 .* {ALL} dynamic, .* have {ALL}:"),
-        (("unused_memory", np.int32(1)), ALL, "MANY", f"{ALL + 256} bytes .* can have {ALL}:"),
+        (("fixed_size",), 0, "FIXED", "49156 .* 49152 .* extern __shared__"),
+        (("all_memory",), ALL, "FEW", f"{ALL + 256} .* 256 .* {ALL} .* {ALL}:"),
+        (("unused_memory", np.int32(1)), ALL, "MANY", f"{ALL + 256} .* {ALL}:"),
     ],
 )
-def test_more_shared_memory_than_there_is(devices, kernel, dynamic, mark, message):
+def test_more_shared_memory_than_there_is(devices, kernel, dynamic, mark, names):
     name, *args = kernel
-    with pytest.raises(KernelError, match=message) as caught:
+    with pytest.raises(KernelError, match=names) as caught:
         launch(devices["late"], name, zeros(1), *args, block=1, shared=dynamic)
     (problem,) = caught.value.problems
     assert (problem.kind, problem.line) == ("too much shared memory", line(SOURCE, f"// {mark}"))
@@ -252,7 +240,6 @@ def test_dynamic_shared_memory_counts_where_the_kernel_never_uses_it(devices, mo
     launch(devices[mode], "unused_memory", out, np.int32(1), block=1, shared=ALL - 256)
     assert out[0] == 1
     out = zeros(1)
-    message = f"unused_memory is launched with {ALL + 1} bytes .* can have {ALL}: .* shared_bytes"
-    with pytest.raises(LadderError, match=message):
+    with pytest.raises(LadderError, match=f"unused_memory .* {ALL + 1} .* {ALL}: .* shared_bytes"):
         launch(devices[mode], "unused_memory", out, np.int32(0), block=1, shared=ALL + 1)
     assert out[0] == 0

@@ -28,7 +28,7 @@ extern "C" __global__ void k(float* out) {{
 
 
 @pytest.mark.parametrize(
-    "statement, message",
+    "statement, advice",
     [
         ("atomicMax(p, 1.0f)", "CUDA has atomicMax for int, unsigned, .* a loop of atomicCAS"),
         ("atomicSub(p, 1.0f)", "CUDA has atomicSub for int, unsigned, and for other types"),
@@ -44,8 +44,8 @@ extern "C" __global__ void k(float* out) {{
         ("threadIdx.x = 1", "read-only|not assignable|const"),
     ],
 )
-def test_it_does_not_compile_and_the_readers_own_line_is_named(tmp_path, statement, message):
-    with pytest.raises(LadderError, match=rf"kernel\.cu:3:.*({message})") as caught:
+def test_it_does_not_compile_and_the_readers_own_line_is_named(tmp_path, statement, advice):
+    with pytest.raises(LadderError, match=rf"kernel\.cu:3:.*({advice})") as caught:
         compile_statement(tmp_path, statement)
     assert "static assertion" not in str(caught.value)
     if isinstance(caught.value, CompileError):
