@@ -140,14 +140,14 @@ def take_samples(
     """Samples of every output, with the tolerances of a check."""
     plan = rung.plan(dims, target)
     tiles = {*TILES, *(size for size in plan.constants.values() if TILES[0] <= size <= TILES[-1])}
-    found = {}
+    samples = {}
     for e in expect(op, dims, target.real, {name: one.array for name, one in inputs.items()}):
         value, index = e.value.ravel(), sample_indices(e.value.shape, tiles)
         for other in e.others:  # only where no other number is as right
             index = index[other.ravel()[index] == value[index]]
         tolerance = np.broadcast_to(e.allowed(rung.rounds, rung.tf32), e.value.shape)
-        found[e.arg.name] = Samples(index, value[index], tolerance.ravel()[index])
-    return found
+        samples[e.arg.name] = Samples(index, value[index], tolerance.ravel()[index])
+    return samples
 
 
 def sample_indices(shape: tuple[int, ...], tiles: Collection[int]) -> np.ndarray:
@@ -157,10 +157,10 @@ def sample_indices(shape: tuple[int, ...], tiles: Collection[int]) -> np.ndarray
     size = rows * columns
     if size <= LEAST:
         return np.arange(size)
-    found = [_borders(rows, tiles)[:, None] * columns + _borders(columns, tiles)]
-    found += [row * columns + _spread(columns, EDGE) for row in (0, rows - 1)]
-    found += [_spread(rows, EDGE) * columns + column for column in (0, columns - 1)]
-    near = np.unique(np.concatenate([part.ravel() for part in found]))
+    places = [_borders(rows, tiles)[:, None] * columns + _borders(columns, tiles)]
+    places += [row * columns + _spread(columns, EDGE) for row in (0, rows - 1)]
+    places += [_spread(rows, EDGE) * columns + column for column in (0, columns - 1)]
+    near = np.unique(np.concatenate([part.ravel() for part in places]))
     others = np.delete(np.arange(size), near)
     parts = max(LEAST - len(near), LEAST // 2)
     starts = np.arange(parts) * len(others) // parts
@@ -169,11 +169,11 @@ def sample_indices(shape: tuple[int, ...], tiles: Collection[int]) -> np.ndarray
 
 def _borders(size: int, tiles: Collection[int]) -> np.ndarray:
     """The first and last index, and those beside the first and last border of tiles."""
-    found = {0, size - 1}
+    indices = {0, size - 1}
     for tile in tiles:
         last = (size - 1) // tile * tile
-        found |= {tile - 1, tile, last - 1, last}
-    return np.array(sorted(i for i in found if 0 <= i < size))
+        indices |= {tile - 1, tile, last - 1, last}
+    return np.array(sorted(i for i in indices if 0 <= i < size))
 
 
 def _spread(size: int, count: int) -> np.ndarray:

@@ -373,7 +373,7 @@ def check_case(
                         detail = _explain(str(wrong), None, name)
                         return outcome(wrong.status, detail, problems=wrong.problems)
                     seen, touched = _watch(variant, rung, run)
-                    detail = _explain(_stored(op, str(wrong), touched), seen and str(seen), name)
+                    detail = _explain(_stored(op, str(wrong), touched), seen, name)
                     if calls and _passes(run, variant, []):
                         detail += f"{INDENT}cause: {STALE.format(calls + 1)}"
                     if isinstance(variant, Emulated) and variant.zeros:
@@ -556,10 +556,10 @@ def _stored(op: Op, wrong: str, touched: Mapping[str, set[str]]) -> str:
     return INDENT.join([first, *(cause if UNWRITTEN in line else line for line in rest)])
 
 
-def _explain(wrong: str, seen: str | None, variant: str) -> str:
+def _explain(wrong: str, seen: Fault | None, variant: str) -> str:
     """A report's detail: what is wrong, where, the cause; then the rest."""
     first, *rest = wrong.split(INDENT)
-    watched = seen.split(INDENT) if seen else [first]
+    watched = str(seen).split(INDENT) if seen else [first]
     if watched[0] != first:  # the accesses tell more than the pattern
         quoted = list(itertools.takewhile(_QUOTE.match, rest))  # the source lines of the first
         problems = [problem for problem in _problems(watched) if problem[0] != first]
@@ -574,12 +574,12 @@ def _explain(wrong: str, seen: str | None, variant: str) -> str:
 
 def _problems(lines: Sequence[str]) -> list[list[str]]:
     """The problems of a report, each with the source lines below it."""
-    found: list[list[str]] = []
+    problems: list[list[str]] = []
     for line in lines:
-        if not found or _QUOTE.match(line) is None:
-            found.append([])
-        found[-1].append(line)
-    return found
+        if not problems or _QUOTE.match(line) is None:
+            problems.append([])
+        problems[-1].append(line)
+    return problems
 
 
 def _compare_bits(results: Sequence[dict[str, np.ndarray]]) -> None:
