@@ -73,7 +73,9 @@ def make_inputs(op: Op, dims: Dims, real: np.dtype) -> dict[str, Input]:
             array = words / words.sum(axis=-1, keepdims=True)
             inputs[name] = Input(_stored(array, dtype), "probabilities", number)
         elif name in made:
-            values = _once(_stored(np.asarray(made[name]), dtype).ravel())
+            flat = _stored(np.asarray(made[name]), dtype).ravel()
+            once = flat[:PERIOD]  # of what is repeated
+            values = once if np.array_equal(np.resize(once, flat.size), flat) else flat
             inputs[name] = Input(np.resize(values, shape), "values", number, values)
         else:
             array = hashes(number, shape).view(np.int32) * 2.0**-30
@@ -114,12 +116,6 @@ def hashes(number: int, shape: tuple[int, ...]) -> np.ndarray:
 def _stored(array: np.ndarray, dtype: np.dtype) -> np.ndarray:
     """`array` in a type, by way of float32 if that has 16 bits, as the program rounds it."""
     return array.astype(np.float32).astype(dtype) if dtype.itemsize == 2 else array.astype(dtype)
-
-
-def _once(flat: np.ndarray) -> np.ndarray:
-    """The values that are repeated in an array, without the repeats."""
-    once = flat[:PERIOD]
-    return once if np.array_equal(np.resize(once, flat.size), flat) else flat
 
 
 # ---- samples of the outputs ----------------------------------------------------------------------

@@ -122,7 +122,11 @@ class Report:
         if self.failures:
             first = self.failures[0]
             where = f" at {first.label}" if first.dims else ""  # a child that died tells no shape
-            return f"{head}: FAILED{where}: {self._with_command(self._by_size(first))}"
+            detail = self._by_size(first).detail
+            if call := self.call_of(first):
+                command = f"more: python -m ladder check {call} --device emulated -v"
+                detail = _before_tolerance(detail, command)
+            return f"{head}: FAILED{where}: {detail}"
         if not self.passed:
             why = f": {self._reasons()}" if self.outcomes else ""
             return f"{head}: FAILED: it refuses every shape and dtype{why}"
@@ -170,13 +174,6 @@ class Report:
         if self.op.endswith(".py"):
             of = f"{self.which} --reference {self.op}"
         return f"{of}{call}{warp}"
-
-    def _with_command(self, failure: Outcome) -> str:
-        """The failure's detail, with the command that shows it alone, before the tolerance."""
-        if not (call := self.call_of(failure)):
-            return failure.detail
-        command = f"more: python -m ladder check {call} --device emulated -v"
-        return _before_tolerance(failure.detail, command)
 
 
 def _before_tolerance(detail: str, line: str) -> str:

@@ -50,8 +50,7 @@ def scalars(op: Op, case: str = NORMAL, dims: Dims | None = None) -> dict[str, f
 
 def starts(op: Op, dims: Dims, case: str = NORMAL) -> dict[str, int]:
     """The element at which each argument begins that does not begin at an aligned address."""
-    at = case_of(op, case).starts
-    return {name: evaluate_whole(text, dims) for name, text in at.items()}
+    return {name: evaluate_whole(text, dims) for name, text in case_of(op, case).starts.items()}
 
 
 def case_of(op: Op, case: str) -> Case:
