@@ -155,7 +155,7 @@ def test_a_kernel_is_changed_run_and_kept(run, address, tab):
     (barrier,) = re.findall(r"\n.*this step's sums are written.*", text)
     editor.fill(text.replace(barrier, ""))
     editor.press("Control+Enter")
-    race = "race on partial in shared memory"
+    race = "race on partial"
     wait_for(page, race, "first edit, with the download from this machine", 20)
     editor.fill(text.replace(barrier, "\n"))
     editor.press("Control+Enter")

@@ -381,8 +381,7 @@ def check_case(
                         narrow = variant.variant(warp=32)
                         if _passes(run, narrow, []):
                             detail += f"{INDENT}cause: {NARROW}"
-                    problems = (seen or wrong).problems
-                    return outcome(wrong.status, detail, problems=problems)
+                    return outcome(wrong.status, detail, problems=(seen or wrong).problems)
                 worst = max(worst, error)
     return outcome("passed", error=worst)
 

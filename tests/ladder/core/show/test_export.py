@@ -124,7 +124,7 @@ def test_dynamic_shared_memory_is_asked_for_below_48_kb_too():
 def test_what_cannot_be_exported_is_reported():
     with pytest.raises(LadderError, match=r"layernorm\.forward rung 0 .*\.cu "):
         exported("layernorm.forward", 0)
-    with pytest.raises(LadderError, match=r"C % vector == 0.* C = 7;.*--shape"):
+    with pytest.raises(LadderError, match=r"C % vector == 0.* C = 7,.*--shape"):
         exported("layernorm.forward", 5, dims={"N": 4, "C": 7})
 
 
@@ -250,7 +250,7 @@ def test_a_right_kernel_passes_and_is_timed(run):
     assert done.returncode == 0, done.stdout
     lines = done.stdout.splitlines()
     assert [line.split(":")[0] for line in lines[:3]] == ["out", "mean", "rstd"]
-    assert all(": right, the largest error of " in line for line in lines[:3])
+    assert all(": right, " in line for line in lines[:3])
     floor = find("layernorm.forward").op.least_bytes({"N": 64, "C": 33}, np.dtype(np.float32))
     assert lines[3].startswith(f"500.00 us, {floor / 500e3:.0f} GB/s")
 
@@ -443,7 +443,7 @@ def test_the_command_takes_your_own_file_and_does_not_overwrite_it(tmp_path, mon
 def test_the_command_refuses_a_name_that_nvcc_would_not_take(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert main(["export", "layernorm.forward", "3", "-o", "kernel.cpp"]) == 2
-    assert re.search(r"kernel\.cpp: .*nvcc.* \.cu$", capsys.readouterr().err)
+    assert re.search(r"kernel\.cpp: .*nvcc.* \.cu\b", capsys.readouterr().err)
     assert not list(tmp_path.iterdir())
 
 
@@ -462,7 +462,7 @@ def test_the_command_replaces_a_file_only_where_it_is_named(tmp_path, monkeypatc
     assert main([*arguments, "-o", path.name]) == 0
     assert path.read_text() == exported
     assert main([*arguments, "-o", str(tmp_path)]) == 2
-    assert f"ladder: {tmp_path} " in capsys.readouterr().err
+    assert f"-o {tmp_path} " in capsys.readouterr().err
     assert main([*arguments, "--to", "torch"]) == 0
     assert "\npython layernorm_forward_3.py\n" in capsys.readouterr().out
     compile((tmp_path / "layernorm_forward_3.py").read_text(), "layernorm_forward_3.py", "exec")

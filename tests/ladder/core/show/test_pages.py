@@ -99,7 +99,7 @@ def test_a_solution_is_shown_as_a_change_of_the_rung_that_it_grew_from(site, mon
     text = page.read_text()
     assert "\n   -// Define: BLOCK = 256" in text  # as deep in the list as the comments
     assert "\n   +// Define: BLOCK = 64" in text
-    assert "\n   The whole file: [slow.cu](solutions/layernorm/forward/slow.cu).\n   <!--" in text
+    assert "[slow.cu](solutions/layernorm/forward/slow.cu).\n   <!--" in text
     assert pages.update(write=False, root=site) == []
     kernel.write_text(source.replace("// After:  1\n", ""))
     with pytest.raises(LadderError, match=r"slow\.cu .*'// After: 3'"):
@@ -159,16 +159,16 @@ def test_the_caption_names_the_rungs_that_were_not_measured(site):
         return tables.caption({**content["device"], "arch": arch}, measurement)
 
     shown = caption("layernorm.forward", "bfloat16", "sm_90a", (2, 6, "7b", 9, 10, 11))
-    assert shown.endswith(", 2026-01-01. Not measured: rungs 1, 3 to 5, 7 and 8.")
+    assert shown.endswith(": rungs 1, 3 to 5, 7 and 8.")
     shown = caption("layernorm.forward", "bfloat16", "sm_90a", ("7b", *range(12)))
     assert shown.endswith("-01.")
     # Libraries are no rungs of the ladder; and what cannot run there is not missing.
     shown = caption("attention.forward", "bfloat16", "sm_80", (*range(1, 7), "16bit-7"))
-    assert shown.endswith(" Not measured: rungs 16bit-8 and 16bit-9.")
+    assert shown.endswith(": rungs 16bit-8 and 16bit-9.")
     for V, missing in ((512, "rungs 1 and 7"), (50304, "rung 1")):  # rung 7 takes up to 512
         sizes = {"N": 4096, "V": V, "Vp": V}
         shown = caption("crossentropy.fused", "bfloat16", "sm_90a", range(2, 7), sizes)
-        assert shown.endswith(f" Not measured: {missing}.")
+        assert shown.endswith(f": {missing}.")
     climbed = [r.id for r in find("matmul.forward").rungs if r.path and r.track in ("", "float32")]
     assert caption("matmul.forward", "float32", "sm_90a", climbed).endswith("-01.")
 

