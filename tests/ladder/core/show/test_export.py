@@ -257,20 +257,20 @@ def test_a_right_kernel_passes_and_is_timed(run):
 
 @pytest.mark.emulator
 @pytest.mark.parametrize(
-    ("right", "wrong", "message"),
+    ("right", "wrong", "verdict"),
     [
         ("rstd[n] * weight[c]", "rstd[n] * 1.0001f * weight[c]", "out: WRONG"),
-        ("c < C; c++) y", "c < C - 1; c++) y", "nan, expected"),
-        ("1e-5f", "1e-4f", "rstd: WRONG, 64 of 64 samples"),
+        ("c < C; c++) y", "c < C - 1; c++) y", "nan, "),
+        ("1e-5f", "1e-4f", "rstd: WRONG, 64 of 64 "),
         ("mean[n] = sum / C;", "mean[n] = sum / C + 1e-5f;", "mean: WRONG"),
     ],
 )
-def test_a_wrong_kernel_does_not(run, right, wrong, message):
+def test_a_wrong_kernel_does_not(run, right, wrong, verdict):
     assert right in LAYERNORM
     text = exported("layernorm.forward", 3, dims={"N": 64, "C": 33})
     done = run(text, LAYERNORM.replace(right, wrong))
     assert done.returncode == 1, done.stdout
-    assert message in done.stdout
+    assert verdict in done.stdout
 
 
 @pytest.mark.emulator
