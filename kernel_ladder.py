@@ -57,11 +57,11 @@ def __getattr__(name: str) -> Any:
     if name not in _PUBLIC:
         raise AttributeError(f"kernel_ladder has no {name!r}; it has {', '.join(__all__)}")
     module, _, attribute = _PUBLIC[name].partition(":")
-    found = importlib.import_module(ROOT + module)
+    imported = importlib.import_module(ROOT + module)
     if name == "reference":
-        for layer in pkgutil.iter_modules(found.__path__):
-            importlib.import_module(f"{found.__name__}.{layer.name}")
-    return getattr(found, attribute) if attribute else found
+        for layer in pkgutil.iter_modules(imported.__path__):
+            importlib.import_module(f"{imported.__name__}.{layer.name}")
+    return getattr(imported, attribute) if attribute else imported
 
 
 def _ladder() -> int:

@@ -124,11 +124,11 @@ def steps(options: argparse.Namespace) -> int:
             return [loss.detach(), *torch.autograd.grad(loss, [*parameters.values()])]
 
         for how in ("eager", "graph"):
-            run, found = step if how == "eager" else recorded(step, options.device), []
+            run, ours = step if how == "eager" else recorded(step, options.device), []
             for batch in batches:
                 tokens.copy_(batch)
-                found.append([t.clone() for t in run()])
-            pairs = [zip(*each, strict=True) for each in zip(found, right, strict=True)]
+                ours.append([t.clone() for t in run()])
+            pairs = [zip(*each, strict=True) for each in zip(ours, right, strict=True)]
             far = dict.fromkeys(["loss", *parameters], 0.0)
             for batch_pairs in pairs:
                 for name, (a, b) in zip(far, batch_pairs, strict=True):
@@ -230,8 +230,8 @@ def in_turn(
 
     for _ in range(2):  # the first one compiles and records
         counts = [max(4, round(0.25 / seconds(*way, 4))) for way in ways]
-    found = [[seconds(*way, n) for way, n in zip(ways, counts, strict=True)] for _ in range(rounds)]
-    return [1e3 * float(np.median(each)) for each in zip(*found, strict=True)]
+    turns = [[seconds(*way, n) for way, n in zip(ways, counts, strict=True)] for _ in range(rounds)]
+    return [1e3 * float(np.median(each)) for each in zip(*turns, strict=True)]
 
 
 if __name__ == "__main__":

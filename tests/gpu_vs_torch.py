@@ -98,11 +98,11 @@ def recorded(work: Callable[[], Any], device: str) -> Callable[[], Any]:
     torch.cuda.current_stream().wait_stream(stream)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        found = work()
+        result = work()
 
     def replay() -> Any:
         graph.replay()
-        return found
+        return result
 
     return replay
 

@@ -26,9 +26,9 @@ def test_the_address_is_that_of_pyproject(path):
 
 def test_make_address_knows_every_file_that_spells_it_out():
     find = f"git grep -lE {UNKNOWN}[/.] -- :!tests :!Makefile".split()
-    found = subprocess.run(find, cwd=ROOT, capture_output=True, text=True).stdout.split()
+    files = subprocess.run(find, cwd=ROOT, capture_output=True, text=True).stdout.split()
     named = re.search(r"^ADDRESSED := (.*)$", (ROOT / "Makefile").read_text(), re.M).group(1)
-    assert {*found} <= {*named.split()}
+    assert {*files} <= {*named.split()}
 
 
 HIDDEN = [*PLACES[:3], ROOT / "pyproject.toml", ROOT / "action.yml"]

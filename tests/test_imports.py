@@ -49,8 +49,8 @@ def graph_of(sources: dict[str, str]) -> Graph:
         graph[file] = set()
         for names in imported(source):
             paths = [name.replace(".", "/") for name in names]
-            found = [path for name in paths for path in (f"{name}.py", f"{name}/__init__.py")]
-            graph[file].update([path for path in found if path in sources][:1])
+            files = [path for name in paths for path in (f"{name}.py", f"{name}/__init__.py")]
+            graph[file].update([path for path in files if path in sources][:1])
         graph[file].discard(file)
     return graph
 
@@ -64,12 +64,12 @@ def circle(graph: Graph) -> list[str]:
             return [*above[above.index(file) :], file]
         if file not in done:
             for other in sorted(graph[file]):
-                if found := search(other, [*above, file]):
-                    return found
+                if files := search(other, [*above, file]):
+                    return files
             done.add(file)
         return []
 
-    return next((found for file in sorted(graph) if (found := search(file, []))), [])
+    return next((files for file in sorted(graph) if (files := search(file, []))), [])
 
 
 def against(table: dict[str, set[str]], graph: Graph, layers: set[str]) -> list[str]:

@@ -30,13 +30,13 @@ def text_of(page: Path) -> str:
 def anchors(page: Path) -> set[str]:
     """What GitHub lets a link name on a page: its headings, numbered where equal, and `<a id>`."""
     text = text_of(page)
-    found = set(re.findall(r'<a id="([\w-]+)">', text))
+    names = set(re.findall(r'<a id="([\w-]+)">', text))
     text = re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE)
     for heading in re.findall(r"^#+ (.+)$", text, re.MULTILINE):
         shown = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading)
         name = re.sub(r"[^\w\- ]", "", shown.lower()).replace(" ", "-")
-        found.add(next(n for n in (name, *(f"{name}-{i}" for i in range(1, 99))) if n not in found))
-    return found
+        names.add(next(n for n in (name, *(f"{name}-{i}" for i in range(1, 99))) if n not in names))
+    return names
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())

@@ -59,8 +59,8 @@ def executed(path, tmp_path_factory):
         patch.setenv("HTTPS_PROXY", "http://127.0.0.1:9")  # where nobody answers
         if VARIABLE not in os.environ:
             patch.setenv(VARIABLE, str(tmp_path_factory.mktemp("data")))
-        found = [str(pages.ROOT), os.environ.get("PYTHONPATH")]
-        patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, found)))
+        folders = [str(pages.ROOT), os.environ.get("PYTHONPATH")]
+        patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, folders)))
         return execute(path)  # fails at the first cell that does
 
 
@@ -118,7 +118,7 @@ def test_an_error_with_a_remedy_comes_without_a_traceback(tmp_path, monkeypatch)
     nbformat.write(nbformat.v4.new_notebook(cells=cells), one)
     with pytest.raises(CellExecutionError) as caught:
         execute(one)
-    assert caught.value.evalue.startswith("no op is named 'start.ad'; did you mean start.add")
+    assert re.search(r"'start\.ad'.* start\.add\b", caught.value.evalue)
     assert "Traceback" not in caught.value.traceback
 
 
@@ -189,7 +189,7 @@ def test_a_kernel_that_does_not_compile_gives_a_message_without_folders(capsys):
 
 @pytest.mark.parametrize("options", ["N=", "shapes=SHAPE"])
 def test_a_first_line_that_is_wrong_is_named(options):
-    with pytest.raises(LadderError, match=f"^%%kernel start.sum {options}: .*; a line that works:"):
+    with pytest.raises(LadderError, match=f"^%%kernel start.sum {options}: .*: %%kernel start"):
         notebook.kernel(f"start.sum {options}", "// start sum: empty\n", {})
 
 
@@ -306,7 +306,7 @@ def test_the_kernel_for_a_t4_compiles_for_it():
     plan = rung.plan({"N": 4096, "C": 768}, target)
     cubin = compiler.compile_cubin(rung, plan.constants, target.real, target.arch)
     assert "warning" not in compiler.compile_log(cubin)
-    assert [found.spill for found in compiler.resources(cubin).values()] == [0]
+    assert [takes.spill for takes in compiler.resources(cubin).values()] == [0]
 
 
 def answers(changes):
@@ -349,7 +349,7 @@ def test_a_limit_on_machine_code_says_where_it_is_not_counted(capsys, monkeypatc
     monkeypatch.setattr(notebook, "default_device", lambda: "emulated")
     monkeypatch.setattr(nvrtc, "installed", tuple)
     said = grade("the row stays in registers", None, capsys)
-    assert said.startswith("✓") and "local bytes: not counted, NVRTC is not installed" in said
+    assert said.startswith("✓") and re.search("local bytes: .*NVRTC", said)
 
 
 @pytest.mark.emulator

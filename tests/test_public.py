@@ -26,4 +26,4 @@ def test_another_name_is_refused_with_those_that_there_are():
 def test_a_notebook_imports_public_names_only(path):
     cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
     code = "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
-    assert [found[0] for found in OWN.finditer(code)] == []
+    assert [line[0] for line in OWN.finditer(code)] == []

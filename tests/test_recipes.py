@@ -88,7 +88,7 @@ def test_after_a_crash_it_goes_on_as_long_as_there_are_new_checkpoints(tmp_path)
     done = start("gpt2_124M", tmp_path, crashes)
     assert done.returncode == 0
     assert attempts(tmp_path) == 5
-    assert len(re.findall("status 139: resuming from runs/gpt2_124M/step_", done.stderr)) == 4
+    assert len(re.findall(" 139: .* runs/gpt2_124M/step_", done.stderr)) == 4
 
 
 @pytest.mark.parametrize(
@@ -145,5 +145,5 @@ def test_a_recipe_trains_on_several_machines(script, launcher, settings, tmp_pat
         timeout=60,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "on each of 2 ranks" in done.stdout
+    assert "2 ranks" in done.stdout
     assert (tmp_path / "gpt2_124M" / "step_00000002").is_dir()

@@ -33,9 +33,9 @@ def locked(name):
 
 @pytest.mark.parametrize("name", ["core", *EXTRAS])
 def test_every_package_has_one_version_and_hashes(name):
-    found = locked(name)
-    assert found
-    for requirement, hashes in found:
+    packages = locked(name)
+    assert packages
+    for requirement, hashes in packages:
         assert re.fullmatch(r"==[\w.]+", str(requirement.specifier)), requirement
         assert hashes > 0, requirement
     assert "://" not in (ROOT / "requirements" / f"{name}.txt").read_text()
@@ -67,17 +67,17 @@ def test_an_extra_that_a_message_or_page_names_is_there():
 
 
 @pytest.mark.parametrize(
-    ("smi", "says"),
+    ("smi", "names"),
     [
         ("echo '| CUDA Version: 13.0 |'", "cuda13"),
         ("echo '| CUDA Version: 12.4 |'", "cuda12"),
-        ("echo '| CUDA Version: 11.4 |'", "none found: the NVIDIA driver supports CUDA 11 and"),
-        ("echo 'Version mismatch'; exit 18", "none found: Version mismatch"),
+        ("echo '| CUDA Version: 11.4 |'", "none .* CUDA 11 "),
+        ("echo 'Version mismatch'; exit 18", "none .*: Version mismatch"),
     ],
 )
-def test_make_chooses_by_the_driver_and_says_why_it_cannot(tmp_path, smi, says):
+def test_make_chooses_by_the_driver_and_says_why_it_cannot(tmp_path, smi, names):
     (tmp_path / "nvidia-smi").write_text(f"#!/bin/sh\n{smi}\n")
     (tmp_path / "nvidia-smi").chmod(0o755)
     path = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
     dry = subprocess.check_output(["make", "-n", "setup"], cwd=ROOT, env=path, text=True)
-    assert f"(accelerator: {says}" in dry
+    assert re.search(rf"\(accelerator: {names}", dry)

@@ -81,9 +81,9 @@ def test_a_rung_and_a_strangers_file_are_shown_checked_and_traced(run, tmp_path)
     assert "tree reduction" in run("-m", "kernel_ladder.ladder", "list", "start.sum")
     assert "'notebooks'" in run("-m", "kernel_ladder.ladder", "notebooks", status=2)  # it has none
     mine = shutil.copy(ROOT / "ladder/start/add/1_chunk_per_thread.cu", tmp_path / "mine.cu")
-    for command, says in (("show", "real"), ("check", "passed"), ("trace", "sectors")):
+    for command, word in (("show", "real"), ("check", "passed"), ("trace", "sectors")):
         for rung in ("1", str(mine)):
-            assert says in run("-m", "kernel_ladder.ladder", command, "start.add", rung)
+            assert word in run("-m", "kernel_ladder.ladder", command, "start.add", rung)
     contract = "def add(a: 'real N', b: 'real N') -> {'c': 'real N'}: return a + b"
     (tmp_path / "ref.py").write_text(contract)
     words = ["-m", "kernel_ladder.ladder", "check", "mine.cu", "--reference", "ref.py"]
@@ -94,5 +94,5 @@ def test_it_trains(run):
     words = "-e char --dataset play --tokenizer bytes -b 1 -t 32 -x 2 -v 1 -m 1 -s 0 --no-plot"
     words = ["-m", "kernel_ladder.trainer", *words.split(), "--device", "cpu"]
     error = run(*words, status=2)  # an install for kernels alone
-    assert "'kernel-ladder[train]' adds it" in error and error.count("\n") == 1
+    assert "'kernel-ladder[train]'" in error and error.count("\n") == 1
     assert "val loss" in run(*words, packages=sysconfig.get_path("purelib"))

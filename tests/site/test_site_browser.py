@@ -44,9 +44,9 @@ def test_search_finds_swizzle(address, tab):
     page.goto(f"{address}/index.html")
     page.fill("input[name=q]", "swizzle")
     page.press("input[name=q]", "Enter")
-    found = page.locator("ul.search li a", has_text="how is a tensor core fed?").first
-    found.wait_for()
-    found.click()
+    hit = page.locator("ul.search li a", has_text="how is a tensor core fed?").first
+    hit.wait_for()
+    hit.click()
     page.wait_for_url("**/04_matmul_tensor_cores.html*")
 
 
@@ -75,9 +75,9 @@ def test_pictures_follow_the_switch_between_light_and_dark(address, tab):
 def test_the_fragment_explorer_knows_what_mma_sync_does(address, tab):
     page = tab()
     page.goto(f"{address}/doc/explore/fragments.html")
-    found = page.evaluate("Array.from({ length: 32 }, (_, lane) => fragmentsOf(lane))")
+    owned = page.evaluate("Array.from({ length: 32 }, (_, lane) => fragmentsOf(lane))")
     expected = fragments.mma_fragments()
-    for lane, has in enumerate(found):
+    for lane, has in enumerate(owned):
         assert [16 * row + k for row, k, _ in has["a"]] == expected.a[lane].tolist()
         assert [16 * column + k for k, column, _ in has["b"]] == expected.b[lane].tolist()
         assert [8 * row + column for row, column, _ in has["d"]] == expected.d[lane].tolist()
@@ -94,10 +94,10 @@ def test_the_bank_explorer_counts_wavefronts_as_the_pictures_do(address, tab):
         "swizzle": (False, True), "pattern": ("row", "column"),
     }  # fmt: skip
     cases = [dict(zip(choices, case, strict=True)) for case in product(*choices.values())]
-    found = page.evaluate(
+    counted = page.evaluate(
         "cases => cases.map(c => [offsetsOf(c), wavefronts(c.bytes, offsetsOf(c))])", cases
     )
-    for case, (offsets, served) in zip(cases, found, strict=True):
+    for case, (offsets, served) in zip(cases, counted, strict=True):
         access = Access(
             "", 1, "", "", "shared", "read", case["bytes"], (0, 0, 0), 0,
             tuple(range(32)), tuple(offsets),
@@ -132,13 +132,13 @@ def test_the_pipeline_explorer_replays_a_ring_as_the_pictures_do(address, tab):
     page.goto(f"{address}/doc/explore/pipeline.html")
     for stages, copy, lasts, consumers in product((1, 2, 3, 5), (1, 6, 13), (1, 2, 5), (1, 2)):
         values = {"stages": stages, "copy": copy, "product": lasts, "consumers": consumers}
-        found = {tuple(span.values()) for span in page.evaluate("spansOf", values)}
+        spans = {tuple(span.values()) for span in page.evaluate("spansOf", values)}
         replay = Replay(ring(stages, consumers, tiles=12), 1, Durations(copy, lasts, 0))
         expected = set()
         for (name, number), kind, start, end in replay.spans:
             row = name if name == "producer" else f"{name} {number - (name == 'consumer')}"
             expected.add((row, kind, start, end))
-        assert found == expected, values
+        assert spans == expected, values
     before = page.locator("#pipeline .said").inner_text()
     page.locator("#pipeline input[name=stages]").press("ArrowRight")
     assert page.locator("#pipeline .said").inner_text() != before

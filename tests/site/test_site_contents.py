@@ -10,15 +10,15 @@ FRONT = ROOT / "doc" / "site" / "index.md"
 
 def contents() -> list[str]:
     """The pages that the front page lists, without suffix, from the root of the repository."""
-    found = []
+    listed = []
     for block in re.findall(
         r"^```\{toctree\}\n(.*?)^```", FRONT.read_text(), re.DOTALL | re.MULTILINE
     ):
         for line in filter(None, block.splitlines()):
             if not line.startswith(":"):
                 path = re.sub(r".*<(.+)>", r"\1", line)
-                found.append(posixpath.normpath(posixpath.join("doc/site", path)))
-    return found
+                listed.append(posixpath.normpath(posixpath.join("doc/site", path)))
+    return listed
 
 
 def test_every_page_and_notebook_is_listed_once():

@@ -93,8 +93,8 @@ def test_it_reads_the_same_launches_from_a_header(run):
 
 def exercises() -> dict[str, Path]:
     """The page's exercises by the kernel's file."""
-    found = [path for path in (BUILT / "exercises").glob("*.json") if path.stem != "index"]
-    return {json.loads(path.read_text(encoding="utf-8"))["file"]: path for path in found}
+    files = [path for path in (BUILT / "exercises").glob("*.json") if path.stem != "index"]
+    return {json.loads(path.read_text(encoding="utf-8"))["file"]: path for path in files}
 
 
 def test_it_refuses_every_planted_bug_of_its_rungs(run):
@@ -155,7 +155,7 @@ def test_a_kernel_is_changed_run_and_kept(run, address, tab):
     (barrier,) = re.findall(r"\n.*this step's sums are written.*", text)
     editor.fill(text.replace(barrier, ""))
     editor.press("Control+Enter")
-    race = "race on partial in shared memory"
+    race = "race on partial"
     wait_for(page, race, "first edit, with the download from this machine", 20)
     editor.fill(text.replace(barrier, "\n"))
     editor.press("Control+Enter")

@@ -188,8 +188,8 @@ def _add_joules(
 ) -> None:
     """Add to the row of each rung the energy of a call, the power and the clock."""
     say(energy.forecast(buffers.device, 2 * len(rungs)), False)
-    found = energy.in_turns(buffers.device, [buffers.bind(rung) for rung in rungs])
-    for rung, row, spent in zip(rungs, rows, found, strict=False):
+    energies = energy.in_turns(buffers.device, [buffers.bind(rung) for rung in rungs])
+    for rung, row, spent in zip(rungs, rows, energies, strict=False):
         row |= spent
         used = f"{row['millijoules']:,.4g} mJ a call, {row['watts']:.0f} W"
         say(f"{buffers.op.name} {rung.label}: {used}", False)

@@ -51,10 +51,10 @@ def measure(
         repeat(device, work, SETTLE)
         sensors.begin()
         seconds = repeat(device, work, SECONDS)
-        found = sensors.end()
-    if found is None or found.mean_watts is None:
+        reading = sensors.end()
+    if reading is None or reading.mean_watts is None:
         return None
-    return Energy(seconds, found.mean_watts * seconds, found.mean_watts, found.sm_mhz)
+    return Energy(seconds, reading.mean_watts * seconds, reading.mean_watts, reading.sm_mhz)
 
 
 def in_turns(
@@ -67,9 +67,9 @@ def in_turns(
     turns: list[list[tuple[float, float, float]]] = [[] for _ in batches]
     for which in (*range(len(batches)), *reversed(range(len(batches)))):
         replay, calls = batches[which]
-        if (found := measure(device, replay)) is None:
+        if (turn := measure(device, replay)) is None:
             return []
-        turns[which].append((1e3 * found.joules / calls, found.watts, found.sm_mhz or 0.0))
+        turns[which].append((1e3 * turn.joules / calls, turn.watts, turn.sm_mhz or 0.0))
     names = "millijoules", "watts", "sm_mhz"
     means = ([sum(values) / 2 for values in zip(*both, strict=True)] for both in turns)
     return [dict(zip(names, (round(x, 4) for x in mean), strict=True)) for mean in means]

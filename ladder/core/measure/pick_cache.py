@@ -80,17 +80,17 @@ class PickCache:
         """Whether the time of a rung was not measured here, but comes with the repository."""
         return self._here(rung, dims).rough is None and self.get(rung, dims).rough is not None
 
-    def add(self, rung: Rung, dims: Dims, **found: Any) -> None:
+    def add(self, rung: Rung, dims: Dims, **values: Any) -> None:
         """Add results of a rung at a shape.
 
         Where two processes add at once, one addition may be lost; the file stays intact.
         Raises LadderError where the cache directory cannot be written.
         """
         (file, known), name = self._at(dims), self._name(rung)
-        known[name] = dataclasses.replace(self._here(rung, dims), **found)
+        known[name] = dataclasses.replace(self._here(rung, dims), **values)
         entries = {**_read(file), name: known[name]}
         about = {"device": self._device, "op": self._op, "dtype": self._dtype, "dims": dict(dims)}
-        content = {name: dataclasses.asdict(found) for name, found in entries.items()}
+        content = {name: dataclasses.asdict(entry) for name, entry in entries.items()}
         cache.store(FOLDER, file, json.dumps({"question": about, "rungs": content}, indent=1))
 
     def _at(self, dims: Dims) -> tuple[str, dict[str, Entry]]:
@@ -117,7 +117,7 @@ def keep(device: Device) -> Path:
     description = device.description()
     mine = [device.name, description]
     path = results.FOLDER / FOLDER / _file_name(description)
-    found = {question: dict(entries) for question, entries in _kept(description).items()}
+    picks = {question: dict(entries) for question, entries in _kept(description).items()}
     picked = False
     for file in cache.names(FOLDER):
         content = _content(file)
@@ -127,7 +127,7 @@ def keep(device: Device) -> Path:
                 continue
             added = _entries(content)
             question = _question(about["op"], about["dtype"], about["dims"])
-            entries = found.setdefault(question, {})
+            entries = picks.setdefault(question, {})
         except (KeyError, TypeError, AttributeError):  # damaged: as if it were missing
             continue
         for name, entry in added.items():
@@ -137,7 +137,7 @@ def keep(device: Device) -> Path:
         raise LadderError(
             f"nothing was picked on {device.name} yet; a run of the trainer with --rungs best does"
         )
-    _write(path, description, found)
+    _write(path, description, picks)
     return path
 
 
@@ -147,9 +147,9 @@ def prune(path: Path) -> None:
 
 
 def _write(
-    path: Path, description: Mapping[str, Any], found: Mapping[Question, Mapping[str, Entry]]
+    path: Path, description: Mapping[str, Any], picks: Mapping[Question, Mapping[str, Entry]]
 ) -> None:
-    lines = [line for question, entries in found.items() if (line := _line(question, entries))]
+    lines = [line for question, entries in picks.items() if (line := _line(question, entries))]
     with atomic_write(path) as out:  # one line for each question
         head = json.dumps({"device": description})[:-1]
         out.write((head + ', "picks": [\n' + ",\n".join(sorted(lines)) + "\n]}\n").encode())

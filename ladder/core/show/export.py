@@ -167,7 +167,7 @@ def tidy(*sections: str) -> str:
 
 def _with_headers(path: Path, folders: Sequence[Path]) -> list[tuple[Path, str]]:
     """A file, and before it the repository's headers that it includes, each of them once."""
-    found: dict[Path, str] = {}
+    texts: dict[Path, str] = {}
 
     def follow(path: Path) -> None:
         text = _EMULATED.sub(r"\1", read_text(path))
@@ -175,13 +175,13 @@ def _with_headers(path: Path, folders: Sequence[Path]) -> list[tuple[Path, str]]
             header = next((f / name for f in (path.parent, *folders) if (f / name).is_file()), None)
             if header is None:
                 raise LadderError(f"{path} includes {name}, which is not there")
-            if header.resolve() not in found:
+            if header.resolve() not in texts:
                 follow(header.resolve())
         text = _OWN_INCLUDE.sub("", text)
-        found[path] = re.sub(r"^#pragma once\n", "", text, flags=re.MULTILINE)
+        texts[path] = re.sub(r"^#pragma once\n", "", text, flags=re.MULTILINE)
 
     follow(path.resolve())
-    return list(found.items())
+    return list(texts.items())
 
 
 # ---- sections ------------------------------------------------------------------------------------
@@ -386,16 +386,16 @@ def _tables(
     for name, given in inputs.items():
         if given.values is not None:
             tables[f"{name}_values[{len(given.values)}]"] = [str(x) for x in given.values]
-    for name, found in samples.items():
-        tables[f"{name}_samples[{len(found.index)}][3]"] = rows(found, "{}")
+    for name, taken in samples.items():
+        tables[f"{name}_samples[{len(taken.index)}][3]"] = rows(taken, "{}")
     return tables
 
 
-def rows(found: Samples, brackets: str) -> list[str]:
+def rows(taken: Samples, brackets: str) -> list[str]:
     """Each sample, with digits enough for its tolerance, which is 0.2 % larger at most."""
     texts = []
     for index, value, tolerance in zip(
-        found.index.tolist(), found.value.tolist(), found.tolerance.tolist(), strict=True
+        taken.index.tolist(), taken.value.tolist(), taken.tolerance.tolist(), strict=True
     ):
         digits = 17
         if tolerance:

@@ -111,7 +111,7 @@ def export(ladder: Ladder, rung: Rung, dims: Dims, target: Target) -> str:
     ]
     main = "\n".join(cuda.indent(body))
     values = {name: map(str, one.values) for name, one in inputs.items() if one.values is not None}
-    rows = {name: cuda.rows(found, "()") for name, found in samples.items()}
+    rows = {name: cuda.rows(taken, "()") for name, taken in samples.items()}
     return f'''"""{op.name}, {rung.label}, for PyTorch.
 
 It computes: {op.summary}
@@ -180,6 +180,6 @@ def _made(arg: Arg, given: Input | None, dims: Dims, target: Target) -> str:
 
 def _dictionary(lists: Mapping[str, Iterable[str]]) -> str:
     items = (
-        f"{name!r}: [\n" + "\n".join(cuda.wrapped(found)) + "\n]," for name, found in lists.items()
+        f"{name!r}: [\n" + "\n".join(cuda.wrapped(lines)) + "\n]," for name, lines in lists.items()
     )
     return "\n".join(["{", *items, "}"])

@@ -46,15 +46,15 @@ def _of_lines(count: Callable[[LineCount], int]) -> Callable[[Run, str], Costs]:
 
     def costs(run: Run, array: str) -> Costs:
         lines = [line for line in run.report.lines if array in ("", line.buffer)]
-        found: Counter[tuple[str, int, str]] = Counter()
+        counts: Counter[tuple[str, int, str]] = Counter()
         for line in lines:
-            found[Path(line.file).name, line.line, _does(line)] += count(line)
-        total = sum(found.values())
+            counts[Path(line.file).name, line.line, _does(line)] += count(line)
+        total = sum(counts.values())
         return {
             f"Most of them are in {file}:{number}, which {does}."
             if 2 * n > total
             else f"Line {number} of {file} has the most: it {does}.": n
-            for (file, number, does), n in found.items()
+            for (file, number, does), n in counts.items()
         }
 
     return costs
@@ -133,20 +133,20 @@ def _waits_for_all_products(run: Run, array: str) -> Costs:
 def _bytes_read_by_tma(run: Run, array: str) -> Costs:
     """What TMA reads from L2: a multicast reads once for all blocks that receive it."""
     events = recording.record_kernel(run.ladder.op.name, run.rung, run.dtype, run.dims)
-    found: Costs = {}
+    costs: Costs = {}
     for copy in recording.copies(events, run.rung, run.dtype, run.dims):
         if array in ("", copy.array):
             where = f"Block {copy.asks} asks for rows of {copy.array}."
-            found[where] = found.get(where, 0) + copy.bytes
-    return found
+            costs[where] = costs.get(where, 0) + copy.bytes
+    return costs
 
 
 def _link_bytes(run: Run, array: str) -> Costs:
     """What the peers of one rank send to it, and what it reads from them."""
-    found = links.crossed_in(run.report, run.ladder, run.rung, run.dtype, run.dims)
-    busiest = int(found.sum(axis=0).argmax())
-    parts = (f"{n:,} from rank {peer}" for peer, n in enumerate(found[:, busiest]) if n)
-    return {f"Rank {busiest} receives {', '.join(parts)}.": int(found[:, busiest].sum())}
+    crossed = links.crossed_in(run.report, run.ladder, run.rung, run.dtype, run.dims)
+    busiest = int(crossed.sum(axis=0).argmax())
+    parts = (f"{n:,} from rank {peer}" for peer, n in enumerate(crossed[:, busiest]) if n)
+    return {f"Rank {busiest} receives {', '.join(parts)}.": int(crossed[:, busiest].sum())}
 
 
 BARRIER = r"""
@@ -177,8 +177,8 @@ def _calls(run: Run, function: str) -> Costs:
     """How often all threads together call a function of a header or of the C library."""
     if not function:
         raise LadderError("calls of what? Name a function: 'calls of tanhf'")
-    found = Counter(_marked_lines(run, CALL.format(function)))
-    return {f"Line {line} calls {function} {n:,} times.": n for line, n in found.items()}
+    calls = Counter(_marked_lines(run, CALL.format(function)))
+    return {f"Line {line} calls {function} {n:,} times.": n for line, n in calls.items()}
 
 
 def _uses(run: Run, word: str) -> Costs:
@@ -194,8 +194,8 @@ def _local_bytes(run: Run, array: str) -> Costs:
     target = compiler.typical_target("sm_90a", DTYPES[run.dtype])
     constants = run.rung.plan(run.dims, target).constants
     cubin = compiler.compile_cubin(run.rung, constants, target.real, target.arch)
-    found = compiler.resources(cubin).items()
-    return {f"They are in the machine code of {kernel}.": takes.stack for kernel, takes in found}
+    kernels = compiler.resources(cubin).items()
+    return {f"They are in the machine code of {kernel}.": takes.stack for kernel, takes in kernels}
 
 
 MEASURES: dict[str, Callable[[Run, str], Costs]] = {

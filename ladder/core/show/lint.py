@@ -46,8 +46,8 @@ class Violation:
         return f"{self.path if near.startswith('..') else near}:{self.line}: {self.words}"
 
 
-Found = Iterator[tuple[int, str]]  # lines, and words of a Violation
-Rule = Callable[[Ladder, Rung], Found]
+Places = Iterator[tuple[int, str]]  # lines, and words of a Violation
+Rule = Callable[[Ladder, Rung], Places]
 
 
 def rung_files() -> list[Path]:
@@ -87,7 +87,7 @@ def _ladder_of(path: Path, text: str) -> Ladder:
     )
 
 
-def title(ladder: Ladder, rung: Rung) -> Found:
+def title(ladder: Ladder, rung: Rung) -> Places:
     """The pages and lists show it, with the number that the file's name has."""
     layer, _, direction = ladder.op.name.partition(".")
     number = "" if rung.is_own_file else f", {rung.name}"
@@ -96,7 +96,7 @@ def title(ladder: Ladder, rung: Rung) -> Found:
         yield 1, f"the title is not of the usual form; write '{wanted}'"
 
 
-def header(ladder: Ladder, rung: Rung) -> Found:
+def header(ladder: Ladder, rung: Rung) -> Places:
     """Why the rung is, in the same order everywhere."""
     for key in TOLD:
         if not rung.header.get(key):
@@ -108,7 +108,7 @@ def header(ladder: Ladder, rung: Rung) -> Found:
             yield line, f"{after.capitalize()} stands below {key.capitalize()}; put it above"
 
 
-def parent(ladder: Ladder, rung: Rung) -> Found:
+def parent(ladder: Ladder, rung: Rung) -> Places:
     """A rung grows from another one, by one idea."""
     before = ladder.parent(rung)
     if before is None:
@@ -124,20 +124,20 @@ def parent(ladder: Ladder, rung: Rung) -> Found:
         yield _line(rung, "// Rewrite:"), f"{before.label} is near; take this line out"
 
 
-def length(ladder: Ladder, rung: Rung) -> Found:
+def length(ladder: Ladder, rung: Rung) -> Places:
     """A file is read in one sitting."""
     if (lines := rung.source.count("\n")) > MOST_LINES:
         yield MOST_LINES + 1, f"the file has {lines} lines; {MOST_LINES} are the most"
 
 
-def alone(ladder: Ladder, rung: Rung) -> Found:
+def alone(ladder: Ladder, rung: Rung) -> Places:
     """A rung of the repository includes the common headers, and no other rung's code."""
-    for found in re.finditer(r'^#include "([^"]+)"', rung.source, re.MULTILINE):
-        if not rung.is_own_file and not (INCLUDE / found[1]).exists():
-            yield _at(rung, found.start()), f"{found[1]} is not in ladder/include; put it there"
+    for include in re.finditer(r'^#include "([^"]+)"', rung.source, re.MULTILINE):
+        if not rung.is_own_file and not (INCLUDE / include[1]).exists():
+            yield _at(rung, include.start()), f"{include[1]} is not in ladder/include; put it there"
 
 
-def layout(ladder: Ladder, rung: Rung) -> Found:
+def layout(ladder: Ladder, rung: Rung) -> Places:
     """100 columns, four spaces, nothing at the ends of lines."""
     before = ""
     for number, line in enumerate(rung.source.splitlines(), 1):
@@ -152,25 +152,25 @@ def layout(ladder: Ladder, rung: Rung) -> Found:
         before = line
 
 
-def portable(ladder: Ladder, rung: Rung) -> Found:
+def portable(ladder: Ladder, rung: Rung) -> Places:
     """One source is for CUDA, HIP and the emulator."""
     code = without_comments(rung.source)
-    for found in re.finditer(r"\basm\b", code):
-        yield _at(rung, found.start()), "inline PTX; wrap it in a function of ladder/include"
+    for word in re.finditer(r"\basm\b", code):
+        yield _at(rung, word.start()), "inline PTX; wrap it in a function of ladder/include"
     if not any("warp == 32" in condition for condition in rung.conditions()):
-        for found in re.finditer(r"\b32\b", code):
-            yield _at(rung, found.start()), "32 as a number; write WARP_SIZE, or name the constant"
+        for number in re.finditer(r"\b32\b", code):
+            yield _at(rung, number.start()), "32 as a number; write WARP_SIZE, or name the constant"
 
 
-def measured(ladder: Ladder, rung: Rung) -> Found:
+def measured(ladder: Ladder, rung: Rung) -> Places:
     """A number of one GPU is wrong on the next: such numbers are in doc/results."""
     for comment in _COMMENT.finditer(rung.source):
-        for found in _MEASURED.finditer(comment[0]):
-            line = _at(rung, comment.start() + found.start())
-            yield line, f"a measured number in a comment ({found[0]}); say why, not how much"
+        for number in _MEASURED.finditer(comment[0]):
+            line = _at(rung, comment.start() + number.start())
+            yield line, f"a measured number in a comment ({number[0]}); say why, not how much"
 
 
-def barrier(ladder: Ladder, rung: Rung) -> Found:
+def barrier(ladder: Ladder, rung: Rung) -> Places:
     """A barrier without a hazard goes, and a reader has to see which one it is."""
     lines = rung.source.splitlines()
     for number, (before, line) in enumerate(pairwise(lines), 2):
@@ -179,7 +179,7 @@ def barrier(ladder: Ladder, rung: Rung) -> Found:
             yield number, "a barrier without a comment; name the hazard that it prevents"
 
 
-def arguments(ladder: Ladder, rung: Rung) -> Found:
+def arguments(ladder: Ladder, rung: Rung) -> Places:
     """The kernel takes what the op hands it, and a reader sees the shapes."""
     if problem := mismatch(ladder.op, rung):
         yield _line(rung, rf"\b{problem.split()[0]}\("), problem
@@ -189,7 +189,7 @@ def arguments(ladder: Ladder, rung: Rung) -> Found:
                 yield _line(rung, rf"\b{kernel}\("), f"no comment gives the shape of {name}; add it"
 
 
-def name(ladder: Ladder, rung: Rung) -> Found:
+def name(ladder: Ladder, rung: Rung) -> Places:
     """A name says which rung is meant, where a track is known."""
     if rung.is_own_file:
         return
@@ -212,5 +212,5 @@ def _at(rung: Rung, position: int) -> int:
 
 def _line(rung: Rung, pattern: str, flags: int = 0) -> int:
     """The first line that has a pattern; the title's where none has."""
-    found = re.search(pattern, rung.source, flags)
-    return _at(rung, found.start()) if found else 1
+    match = re.search(pattern, rung.source, flags)
+    return _at(rung, match.start()) if match else 1

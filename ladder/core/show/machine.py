@@ -100,14 +100,14 @@ def machine_table(
     """
     made = [(rung, kernel) for rung in rungs for kernel in kernels(ladder, rung, dtype, dims)]
     counted = [kernel.loop if loop else kernel.opcodes for _, kernel in made]
-    shown = [name for name in opcodes if any(found[name] for found in counted)]
+    shown = [name for name in opcodes if any(counts[name] for counts in counted)]
     titles = ["registers", "shared memory of a block", "blocks on an SM"]
     titles += ["in the loop" if loop else "instructions", *shown]
     rows = []
-    for (rung, kernel), found in zip(made, counted, strict=True):
+    for (rung, kernel), counts in zip(made, counted, strict=True):
         shared = kernel.takes.shared + kernel.launch.shared
-        numbers = (kernel.takes.registers, shared, kernel.occupancy.blocks, found.total())
-        cells = (f"{number:,}" for number in (*numbers, *(found[name] for name in shown)))
+        numbers = (kernel.takes.registers, shared, kernel.occupancy.blocks, counts.total())
+        cells = (f"{number:,}" for number in (*numbers, *(counts[name] for name in shown)))
         rows.append([_label(ladder, rung, kernel.launch.kernel), *cells])
     of = f"{format_dims(dims)}, {dtype}; {ARCHITECTURE}"
     version = ".".join(map(str, find_nvrtc().version))
@@ -124,9 +124,9 @@ def resources_table(
     """
     rows, titles = [], ["rung", *architectures]
     for rung in rungs:
-        found = [_of_kernels(ladder, rung, name, dtype, dims) for name in architectures]
-        own = [ladder.op.kernel] if ladder.op.kernel in found[0] else list(found[0])
-        rows += [[_label(ladder, rung, name), *(of[name] for of in found)] for name in own]
+        columns = [_of_kernels(ladder, rung, name, dtype, dims) for name in architectures]
+        own = [ladder.op.kernel] if ladder.op.kernel in columns[0] else list(columns[0])
+        rows += [[_label(ladder, rung, name), *(of[name] for of in columns)] for name in own]
     table = markdown(titles, rows, left=len(titles))
     return f"{table}\n\n{format_dims(dims)}, {dtype}; compiled by clang, not run."
 

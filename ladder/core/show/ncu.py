@@ -130,26 +130,26 @@ def _reasons_to_wait(kernel: Built, lines: Sequence[LineCount]) -> Iterator[str]
 
 
 def count_command(
-    op: str, which: str, dtype: str, dims: Dims, found: Sequence[Built], metrics: Sequence[str]
+    op: str, which: str, dtype: str, dims: Dims, kernels: Sequence[Built], metrics: Sequence[str]
 ) -> str:
     """Prints these metrics, at a small shape."""
     shape = format_dims(dims).replace(" ", ",")
     program = ["check", op, which, "--device", "cuda", "--dtype", dtype, "--shape", shape]
     # The checker runs a file that is no rung in a child process.
-    return _command(found, ["--target-processes", "all", "--metrics", ",".join(metrics)], program)
+    return _command(kernels, ["--target-processes", "all", "--metrics", ",".join(metrics)], program)
 
 
-def report_command(op: str, which: str, dtype: str, dims: Dims, found: Sequence[Built]) -> str:
+def report_command(op: str, which: str, dtype: str, dims: Dims, kernels: Sequence[Built]) -> str:
     """Writes all that Nsight Compute collects to a file, to open in its window."""
     shape = format_dims(dims).replace(" ", ",")
     file = f"{op}-{which.removesuffix('.cu').replace('/', '-')}"
     program = ["bench", op, "--rung", which, "--dtype", dtype, "--shape", shape]
     options = ["--target-processes", "application-only", "--set", "full", "--import-source", "yes"]
-    return _command(found, [*options, "--force-overwrite", "--export", file], program)
+    return _command(kernels, [*options, "--force-overwrite", "--export", file], program)
 
 
-def _command(found: Sequence[Built], options: Sequence[str], program: Sequence[str]) -> str:
-    names = list(dict.fromkeys(kernel.launch.kernel for kernel in found))
+def _command(kernels: Sequence[Built], options: Sequence[str], program: Sequence[str]) -> str:
+    names = list(dict.fromkeys(kernel.launch.kernel for kernel in kernels))
     which = names[0] if len(names) == 1 else f"regex:^({'|'.join(names)})$"
-    chosen = ["--kernel-name", which, "--launch-count", str(len(found))]
+    chosen = ["--kernel-name", which, "--launch-count", str(len(kernels))]
     return shlex.join(["ncu", *chosen, *options, "python", "-m", "ladder", *program])

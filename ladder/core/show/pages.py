@@ -127,12 +127,12 @@ def update(write: bool, root: Path = ROOT) -> list[str]:
             marks.append(mark)
             continue
         new = render(old, page, write, template(page, root))
-        found = [] if new == old else ["the generated parts have changed"]
-        if found and write:
+        problems = [] if new == old else ["the generated parts have changed"]
+        if problems and write:
             page.write_text(new, encoding="utf-8")
-        found += [*_lost(new, page), *_citations(new, page, root)]
-        drifted += [f"{page.relative_to(root)}: {problem}" for problem in found]
-        marks += [] if found else [mark]
+        problems += [*_lost(new, page), *_citations(new, page, root)]
+        drifted += [f"{page.relative_to(root)}: {problem}" for problem in problems]
+        marks += [] if problems else [mark]
     with contextlib.suppress(OSError):  # a folder that cannot be written is looked at as a whole
         right.parent.mkdir(exist_ok=True)
         right.write_text("\n".join(marks), encoding="utf-8")

@@ -42,12 +42,12 @@ def file() -> Path:
 @functools.cache
 def exercises() -> Mapping[str, Sequence[str]]:
     """The titles of the exercises of each notebook, in reading order."""
-    found = {}
+    titles_of = {}
     for path in sorted(NOTEBOOKS.glob("[0-9]*.ipynb")):
         matches = (TITLE.search("".join(cell["source"])) for cell in read_json(path)["cells"])
         titles = [match[1] or match[2] for match in matches if match]
-        found[path.stem] = list(dict.fromkeys(titles))  # a later cell may check the solution
-    return found
+        titles_of[path.stem] = list(dict.fromkeys(titles))  # a later cell may check the solution
+    return titles_of
 
 
 def solved() -> set[str]:

@@ -73,7 +73,9 @@ def make_inputs(op: Op, dims: Dims, real: np.dtype) -> dict[str, Input]:
             array = words / words.sum(axis=-1, keepdims=True)
             inputs[name] = Input(_stored(array, dtype), "probabilities", number)
         elif name in made:
-            values = _once(_stored(np.asarray(made[name]), dtype).ravel())
+            flat = _stored(np.asarray(made[name]), dtype).ravel()
+            once = flat[:PERIOD]  # of what is repeated
+            values = once if np.array_equal(np.resize(once, flat.size), flat) else flat
             inputs[name] = Input(np.resize(values, shape), "values", number, values)
         else:
             array = hashes(number, shape).view(np.int32) * 2.0**-30
@@ -116,12 +118,6 @@ def _stored(array: np.ndarray, dtype: np.dtype) -> np.ndarray:
     return array.astype(np.float32).astype(dtype) if dtype.itemsize == 2 else array.astype(dtype)
 
 
-def _once(flat: np.ndarray) -> np.ndarray:
-    """The values that are repeated in an array, without the repeats."""
-    once = flat[:PERIOD]
-    return once if np.array_equal(np.resize(once, flat.size), flat) else flat
-
-
 # ---- samples of the outputs ----------------------------------------------------------------------
 
 
@@ -140,14 +136,14 @@ def take_samples(
     """Samples of every output, with the tolerances of a check."""
     plan = rung.plan(dims, target)
     tiles = {*TILES, *(size for size in plan.constants.values() if TILES[0] <= size <= TILES[-1])}
-    found = {}
+    samples = {}
     for e in expect(op, dims, target.real, {name: one.array for name, one in inputs.items()}):
         value, index = e.value.ravel(), sample_indices(e.value.shape, tiles)
         for other in e.others:  # only where no other number is as right
             index = index[other.ravel()[index] == value[index]]
         tolerance = np.broadcast_to(e.allowed(rung.rounds, rung.tf32), e.value.shape)
-        found[e.arg.name] = Samples(index, value[index], tolerance.ravel()[index])
-    return found
+        samples[e.arg.name] = Samples(index, value[index], tolerance.ravel()[index])
+    return samples
 
 
 def sample_indices(shape: tuple[int, ...], tiles: Collection[int]) -> np.ndarray:
@@ -157,10 +153,10 @@ def sample_indices(shape: tuple[int, ...], tiles: Collection[int]) -> np.ndarray
     size = rows * columns
     if size <= LEAST:
         return np.arange(size)
-    found = [_borders(rows, tiles)[:, None] * columns + _borders(columns, tiles)]
-    found += [row * columns + _spread(columns, EDGE) for row in (0, rows - 1)]
-    found += [_spread(rows, EDGE) * columns + column for column in (0, columns - 1)]
-    near = np.unique(np.concatenate([part.ravel() for part in found]))
+    places = [_borders(rows, tiles)[:, None] * columns + _borders(columns, tiles)]
+    places += [row * columns + _spread(columns, EDGE) for row in (0, rows - 1)]
+    places += [_spread(rows, EDGE) * columns + column for column in (0, columns - 1)]
+    near = np.unique(np.concatenate([part.ravel() for part in places]))
     others = np.delete(np.arange(size), near)
     parts = max(LEAST - len(near), LEAST // 2)
     starts = np.arange(parts) * len(others) // parts
@@ -169,11 +165,11 @@ def sample_indices(shape: tuple[int, ...], tiles: Collection[int]) -> np.ndarray
 
 def _borders(size: int, tiles: Collection[int]) -> np.ndarray:
     """The first and last index, and those beside the first and last border of tiles."""
-    found = {0, size - 1}
+    indices = {0, size - 1}
     for tile in tiles:
         last = (size - 1) // tile * tile
-        found |= {tile - 1, tile, last - 1, last}
-    return np.array(sorted(i for i in found if 0 <= i < size))
+        indices |= {tile - 1, tile, last - 1, last}
+    return np.array(sorted(i for i in indices if 0 <= i < size))
 
 
 def _spread(size: int, count: int) -> np.ndarray:

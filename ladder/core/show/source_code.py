@@ -143,14 +143,14 @@ def lines_with(rung: Rung, texts: str) -> dict[int, str]:
 
     Raises LadderError where there is none.
     """
-    found = {
+    lines = {
         number: line.strip()
         for number, line in enumerate(rung.source.splitlines(), 1)
         if any(text in line for text in texts.split("|"))
     }
-    if not found:
+    if not lines:
         raise LadderError(f"{rung.label} has no line with {texts}")
-    return found
+    return lines
 
 
 def small_shape(op: Op) -> dict[str, int]:

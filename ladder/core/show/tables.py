@@ -142,7 +142,7 @@ def overview(link: Link) -> str:
     lines, captions = [], set()
     for op in ladders():
         try:
-            found, measurement = find_measurement(op)
+            device, measurement = find_measurement(op)
         except NotMeasured:
             continue
         exact = [row for row in measured_rows(measurement) if row.kernel and not row.tf32]
@@ -154,7 +154,7 @@ def overview(link: Link) -> str:
         shape = f"{measurement['shape']}, {measurement['dtype']}"
         name = f"{link(find(op).rung(best.rung))} {best.name}{best.since}"
         lines.append([op, shape, name, f"{best.us:,.1f}", percent(best.of_roof), against])
-        captions.add(machine(found))
+        captions.add(machine(device))
     if not captions:
         return "_Nothing has been measured yet: `python -m ladder bench --all` on a GPU does._"
     return f"{markdown(titles, lines, left=3)}\n\nMeasured on {', '.join(sorted(captions))}."
@@ -236,14 +236,14 @@ def find_measurement(
         raise LadderError(f"{op} is measured in {', '.join(find(op).op.reals)}, not in {dtype}")
     wanted_shape = shape or next(iter(shapes))
     for content in results.load_all().values():
-        found = {
+        by_type = {
             m["dtype"]: m
             for m in content["measurements"]
             if m["op"] == op and m["shape"] == wanted_shape and m["rows"]
         }
         for name in (dtype,) if dtype else ("bfloat16", "float16", "float32"):
-            if name in found:
-                return content["device"], found[name]
+            if name in by_type:
+                return content["device"], by_type[name]
     wanted = " ".join(filter(None, (wanted_shape, dtype)))
     raise NotMeasured(f"{op} has not been measured at {wanted}: python -m ladder bench {op}")
 
@@ -328,10 +328,10 @@ def rate(value: float) -> str:
 
 def remarks(rung: Rung) -> str:
     """What a reader must know beside the idea, in brackets and italics; "" if there is nothing."""
-    found = ["TF32"] if rung.tf32 else []
-    found += [] if rung.pays else ["does not pay"]
-    found += [] if rung.deterministic else ["not deterministic"]
-    return f" _({', '.join(found)})_" if found else ""
+    words = ["TF32"] if rung.tf32 else []
+    words += [] if rung.pays else ["does not pay"]
+    words += [] if rung.deterministic else ["not deterministic"]
+    return f" _({', '.join(words)})_" if words else ""
 
 
 # ---- training steps ----

@@ -45,7 +45,7 @@ from ladder.core.contract.launch_plan import SIZES_HERE
 from ladder.core.contract.op import DTYPES, Dims, Op, format_dims, resolve_dtype
 from ladder.core.contract.rung_file import SUFFIXES, Rung
 from ladder.core.emulator.emulated import Emulated
-from ladder.core.emulator.kernel import LAUNCH_LIMIT
+from ladder.core.emulator.kernel import LAUNCH_LIMIT, KernelError
 from ladder.core.verify.cases import cases
 from ladder.core.verify.guards import WRITES, Guarded, GuardedRows, guarded
 from ladder.core.verify.inputs import NORMAL, Arrays, make_inputs, scalars, starts
@@ -69,6 +69,7 @@ NARROW = (
     "right with warps of 32, wrong with 64: write WARP_SIZE, and warp in header lines, instead of "
     "32, or add '// Needs: warp == 32'"
 )
+FROM_UNWRITTEN = "what is stored comes from memory that nothing has written"
 STALE = "right in the first call, wrong in call {} in the same storage: something is kept"
 _QUOTE = re.compile(r"\s*\d+ \| ")  # a line of the source, below a problem that names it
 
@@ -83,6 +84,7 @@ class Outcome:
     status: str  # "passed", "refused", "failed", or "fault": it ended in an error
     detail: str = ""
     error: float = 0.0
+    problems: Sequence[Sequence[Any]] = ()  # that the emulator saw: kind, file, line
 
     @property
     def label(self) -> str:
@@ -120,7 +122,11 @@ class Report:
         if self.failures:
             first = self.failures[0]
             where = f" at {first.label}" if first.dims else ""  # a child that died tells no shape
-            return f"{head}: FAILED{where}: {self._with_command(self._by_size(first))}"
+            detail = self._by_size(first).detail
+            if call := self.call_of(first):
+                command = f"more: python -m ladder check {call} --device emulated -v"
+                detail = _before_tolerance(detail, command)
+            return f"{head}: FAILED{where}: {detail}"
         if not self.passed:
             why = f": {self._reasons()}" if self.outcomes else ""
             return f"{head}: FAILED: it refuses every shape and dtype{why}"
@@ -168,13 +174,6 @@ class Report:
         if self.op.endswith(".py"):
             of = f"{self.which} --reference {self.op}"
         return f"{of}{call}{warp}"
-
-    def _with_command(self, failure: Outcome) -> str:
-        """The failure's detail, with the command that shows it alone, before the tolerance."""
-        if not (call := self.call_of(failure)):
-            return failure.detail
-        command = f"more: python -m ladder check {call} --device emulated -v"
-        return _before_tolerance(failure.detail, command)
 
 
 def _before_tolerance(detail: str, line: str) -> str:
@@ -234,10 +233,10 @@ def check(
                 # After an illegal access, a GPU runs nothing more for this process.
                 return report()
     if shapes is None and not few and (far := out_of_reach(op, rung, device, dtypes or op.reals)):
-        dims, dtype, outside = far
-        outcomes.append(
-            Outcome(dict(dims), dtype, LAST_BLOCK, "fault", outside.replace("\n", INDENT))
-        )
+        dims, dtype, error = far
+        fault = Fault(error)
+        at = dict(dims), dtype, LAST_BLOCK
+        outcomes.append(Outcome(*at, fault.status, str(fault), problems=fault.problems))
     return report()
 
 
@@ -368,7 +367,8 @@ def check_case(
                 except Wrong as wrong:
                     name = name_for(variant, rung)
                     if LAUNCH_LIMIT in str(wrong):  # it would not end if watched, either
-                        return outcome(wrong.status, _explain(str(wrong), None, name))
+                        detail = _explain(str(wrong), None, name)
+                        return outcome(wrong.status, detail, problems=wrong.problems)
                     seen, touched = _watch(variant, rung, run)
                     detail = _explain(_stored(op, str(wrong), touched), seen, name)
                     if variant.is_gpu and wrong.status == "fault":
@@ -383,7 +383,7 @@ def check_case(
                         narrow = variant.variant(warp=32)
                         if _passes(run, narrow, []):
                             detail += f"{INDENT}cause: {NARROW}"
-                    return outcome(wrong.status, detail)
+                    return outcome(wrong.status, detail, problems=(seen or wrong).problems)
                 worst = max(worst, error)
     return outcome("passed", error=worst)
 
@@ -417,12 +417,18 @@ class Wrong(Exception):
     """What is wrong with a rung: a short first line, then, each after INDENT, what explains it."""
 
     status = "failed"
+    problems: Sequence[Sequence[Any]] = ()  # as those of an Outcome
 
 
 class Fault(Wrong):
     """The run ended in an error, with no result to look at."""
 
     status = "fault"
+
+    def __init__(self, error: LadderError):
+        super().__init__(str(error).replace("\n", INDENT))
+        seen = error.problems if isinstance(error, KernelError) else ()
+        self.problems = list(dict.fromkeys((p.kind, p.file, p.line) for p in seen))
 
 
 def _run(
@@ -475,7 +481,7 @@ def _run(
             run()
             device.synchronize()
         except LadderError as fault:
-            raise Fault(str(fault).replace("\n", INDENT)) from None
+            raise Fault(fault) from None
 
     contents, outside = {}, []
     for buffer in (*buffers.values(), *scratch):
@@ -510,7 +516,7 @@ def _passes(run: _Run, device: Device, first: Sequence[dict[str, np.ndarray]]) -
     return True
 
 
-def _watch(device: Device, rung: Rung, run: _Run) -> tuple[str | None, dict[str, set[str]]]:
+def _watch(device: Device, rung: Rung, run: _Run) -> tuple[Fault | None, dict[str, set[str]]]:
     """What the same run is seen to do that it must not, with its line, if every memory access is
     watched: None where the device cannot, or there is nothing to see. And how the kernels access
     each argument: "read", "write", "atomic"."""
@@ -522,7 +528,7 @@ def _watch(device: Device, rung: Rung, run: _Run) -> tuple[str | None, dict[str,
     try:
         run(watcher)
     except Fault as fault:
-        seen = str(fault)
+        seen = fault
     except Wrong:  # wrong numbers only, as before
         pass
     touched: dict[str, set[str]] = {}
@@ -539,7 +545,7 @@ def _stored(op: Op, wrong: str, touched: Mapping[str, set[str]]) -> str:
     kinds = touched.get(name, set())
     if kinds <= {"read"}:
         return wrong
-    cause = "cause: what is stored comes from memory that nothing has written"
+    cause = f"cause: {FROM_UNWRITTEN}"
     if kinds != {"write"} and name in [arg.name for arg in op.args if arg.role == "out"]:
         cause = (
             f"cause: the kernel adds to what {name} held before the call, which is NaN: store the "
@@ -548,10 +554,10 @@ def _stored(op: Op, wrong: str, touched: Mapping[str, set[str]]) -> str:
     return INDENT.join([first, *(cause if UNWRITTEN in line else line for line in rest)])
 
 
-def _explain(wrong: str, seen: str | None, variant: str) -> str:
+def _explain(wrong: str, seen: Fault | None, variant: str) -> str:
     """A report's detail: what is wrong, where, the cause; then the rest."""
     first, *rest = wrong.split(INDENT)
-    watched = seen.split(INDENT) if seen else [first]
+    watched = str(seen).split(INDENT) if seen else [first]
     if watched[0] != first:  # the accesses tell more than the pattern
         quoted = list(itertools.takewhile(_QUOTE.match, rest))  # the source lines of the first
         problems = [problem for problem in _problems(watched) if problem[0] != first]
@@ -566,12 +572,12 @@ def _explain(wrong: str, seen: str | None, variant: str) -> str:
 
 def _problems(lines: Sequence[str]) -> list[list[str]]:
     """The problems of a report, each with the source lines below it."""
-    found: list[list[str]] = []
+    problems: list[list[str]] = []
     for line in lines:
-        if not found or _QUOTE.match(line) is None:
-            found.append([])
-        found[-1].append(line)
-    return found
+        if not problems or _QUOTE.match(line) is None:
+            problems.append([])
+        problems[-1].append(line)
+    return problems
 
 
 def _compare_bits(results: Sequence[dict[str, np.ndarray]]) -> None:

@@ -41,17 +41,16 @@ def make_inputs(
 
 def scalars(op: Op, case: str = NORMAL, dims: Dims | None = None) -> dict[str, float]:
     """The op's constants as a kernel gets them: rounded to their dtypes. `dims`: of a case."""
-    found = {**op.scalar_values, **case_of(op, case).scalars}
+    constants = {**op.scalar_values, **case_of(op, case).scalars}
     values = {
-        n: evaluate_whole(v, dims or {}) if isinstance(v, str) else v for n, v in found.items()
+        n: evaluate_whole(v, dims or {}) if isinstance(v, str) else v for n, v in constants.items()
     }
     return {s.name: np.dtype(s.dtype).type(values[s.name]).item() for s in op.scalars}
 
 
 def starts(op: Op, dims: Dims, case: str = NORMAL) -> dict[str, int]:
     """The element at which each argument begins that does not begin at an aligned address."""
-    found = case_of(op, case).starts
-    return {name: evaluate_whole(text, dims) for name, text in found.items()}
+    return {name: evaluate_whole(text, dims) for name, text in case_of(op, case).starts.items()}
 
 
 def case_of(op: Op, case: str) -> Case:

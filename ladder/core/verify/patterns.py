@@ -69,8 +69,7 @@ def never_written(got: np.ndarray) -> np.ndarray:
     """Where elements still have the bits that outputs are filled with: all of them 1, which no
     arithmetic returns for 0 / 0."""
     words = np.ascontiguousarray(got).view(f"u{got.dtype.itemsize}")
-    found: np.ndarray = words == np.iinfo(words.dtype).max
-    return found
+    return np.asarray(words == np.iinfo(words.dtype).max)
 
 
 def _rows_and_columns(wrong: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

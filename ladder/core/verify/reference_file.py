@@ -168,7 +168,7 @@ class _Reference:
     def _find(self) -> tuple[Callable[..., Any], inspect.Signature]:
         """The function whose annotation names outputs."""
         postponed = getattr(self.module, "annotations", None) is __future__.annotations
-        found = []
+        functions = []
         for one in vars(self.module).values():
             if inspect.isfunction(one) and one.__module__ == self.module.__name__:
                 try:
@@ -176,10 +176,10 @@ class _Reference:
                 except Exception as error:
                     raise _located(self.path, error) from None
                 if isinstance(signature.return_annotation, dict):
-                    found.append((one, signature))
-        if len(found) == 1:
-            return found[0]
-        several = " and ".join(one.__name__ for one, _ in found)
+                    functions.append((one, signature))
+        if len(functions) == 1:
+            return functions[0]
+        several = " and ".join(one.__name__ for one, _ in functions)
         raise LadderError(
             f"{self.path}: {several or 'no function'} says what is computed, by '-> "
             f'{{"out": "N C"}}\' behind its parameters; one function must'
@@ -334,7 +334,7 @@ def _mixed(op: Op, dims: Dims) -> dict[str, dict[str, str]]:
     values = make_inputs(op, dims, real, rng)
     before = run_reference(op, dims, values, constants)
     outputs = {a.name: a.resolve_shape(dims) for a in op.args if a.role != "in"}
-    found: dict[str, dict[str, str]] = {name: {} for name in outputs}
+    mixed: dict[str, dict[str, str]] = {name: {} for name in outputs}
     for arg in op.args:
         if arg.name not in values or values[arg.name].dtype.kind != "f":
             continue
@@ -350,8 +350,8 @@ def _mixed(op: Op, dims: Dims) -> dict[str, dict[str, str]]:
                     count += after[name] != before[name]
             for name, count in counts.items():
                 if (most := int(count.max())) > 1:
-                    found[name][text] = text if 2 * most > slices else str(most)
-    return found
+                    mixed[name][text] = text if 2 * most > slices else str(most)
+    return mixed
 
 
 def _with_sums(op: Op, dims: Dims) -> Op:

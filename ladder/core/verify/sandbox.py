@@ -322,8 +322,8 @@ def _last(answer: BinaryIO) -> dict[str, Any] | None:
     """The last whole line of an answer, where a process has written what it should."""
     answer.seek(0)
     with suppress(ValueError):
-        found = json.loads(answer.read().rpartition(b"\n")[0].rpartition(b"\n")[2])
-        return found if isinstance(found, dict) else None
+        message = json.loads(answer.read().rpartition(b"\n")[0].rpartition(b"\n")[2])
+        return message if isinstance(message, dict) else None
     return None
 
 

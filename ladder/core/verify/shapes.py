@@ -98,10 +98,10 @@ def derive_shapes(
     per_flop, per_thread = _speed(rung, target)
     shots: dict[Sizes, _Shot] = {}
     given_up: set[Goal] = set()
-    found = list(_combinations(op, axes, target.multiprocessors))
+    tried = list(_combinations(op, axes, target.multiprocessors))
     if unlimited is not plan_of:
-        found += _long_sums(op, axes, target.multiprocessors)
-    for dims in [*own, *found]:
+        tried += _long_sums(op, axes, target.multiprocessors)
+    for dims in [*own, *tried]:
         sizes = tuple(dims.values())
         seconds = per_flop * op.flops(dims if rung.host else _filled(axes, dims))
         seconds += SECONDS_PER_BYTE * op.least_bytes(dims, target.real)
@@ -214,15 +214,15 @@ class _Axis:
     def sizes(self, multiprocessors: int) -> list[int]:
         """Sizes at which something changes."""
         one = self.least
-        found = {one, 2 * one, 3 * one}
+        sizes = {one, 2 * one, 3 * one}
         if self.most is not None:
-            found |= {self.most, self.most - one, self.most // 2 + one}
+            sizes |= {self.most, self.most - one, self.most // 2 + one}
         for unit in self.units:
-            found |= {unit - one, unit, unit + one, 2 * unit, 2 * unit + one}
+            sizes |= {unit - one, unit, unit + one, 2 * unit, 2 * unit + one}
         for unit, blocks in itertools.product(self.tiles, BLOCKS_PER_PROCESSOR):
-            found.add((2 * blocks * multiprocessors + 1) * unit + one)
-        found.add((2 * self.stages + 1) * self.step + one)
-        whole = {size // one * one for size in found}
+            sizes.add((2 * blocks * multiprocessors + 1) * unit + one)
+        sizes.add((2 * self.stages + 1) * self.step + one)
+        whole = {size // one * one for size in sizes}
         return sorted(size for size in whole if one <= size <= (self.most or size))
 
     def goals(self, size: int) -> Iterator[Goal]:
@@ -265,15 +265,15 @@ def _axes(op: Op, plan_of: PlanOf, base: Dims) -> list[_Axis]:
     fixed = any(math.prod(launch.grid) == UNLIMITED for launch in plan.launches)  # a block per SM
     ring = "STAGES" in plan.constants and not fixed
     columns = {name for arg in op.args for name in arg.columns} or set(op.dims)
-    found = []
+    known = []
     for axis in axes:
         if _is_summed(op, axis.name) or (axis.name in columns and not axis.tiles):
             choices = steps or set(axis.tiles) or {count * axis.least for count in threads}
             step = min(choices, default=0)
             if step <= (axis.most or step):
                 axis = replace(axis, step=step, stages=stages, ring=ring)
-        found.append(axis)
-    return found
+        known.append(axis)
+    return known
 
 
 def _is_summed(op: Op, name: str) -> bool:
@@ -364,10 +364,10 @@ def _combinations(op: Op, axes: Sequence[_Axis], multiprocessors: int) -> Iterat
     sizes = [axis.sizes(multiprocessors) for axis in axes]
     once = {axis.name: axis.busy for axis in axes}
     several_times = {axis.name: 2 * axis.step + axis.busy for axis in axes}
-    for usual, (axis, found) in itertools.product(
+    for usual, (axis, own) in itertools.product(
         (once, several_times), zip(axes, sizes, strict=True)
     ):
-        yield from (op.fitted({**usual, axis.name: size}) for size in found)
+        yield from (op.fitted({**usual, axis.name: size}) for size in own)
     chosen: Iterable[Sizes] = itertools.product(*sizes)
     if math.prod(map(len, sizes)) > MOST_COMBINATIONS:
         draw = random.Random(0)
@@ -385,9 +385,9 @@ def _long_sums(op: Op, axes: Sequence[_Axis], multiprocessors: int) -> Iterator[
             in_five = -(-(2 * axis.stages + 1) // 5) - 1
             return sorted({axis.long, min(axis.long, in_five * axis.step + axis.least)})
         unit, most = max(axis.tiles, default=1), axis.most or MOST_SIZE
-        found = [size for size in axis.sizes(multiprocessors) if size <= FEW * unit]
+        few = [size for size in axis.sizes(multiprocessors) if size <= FEW * unit]
         more = (4 * multiprocessors // n * unit + axis.least for n in (1, 2, 4, 8))
-        return sorted({*found, *(size for size in more if size <= most)})
+        return sorted({*few, *(size for size in more if size <= most)})
 
     if any(axis.ring for axis in axes):
         for combination in itertools.product(*map(sizes, axes)):
@@ -411,11 +411,11 @@ def _threads_of_host(op: Op, axes: Sequence[_Axis], dims: Dims) -> int:
 
 
 def _values(shots: Iterable[_Shot]) -> dict[Part, set[int]]:
-    found: dict[Part, set[int]] = {}
+    values: dict[Part, set[int]] = {}
     for shot in shots:
         for part, value in shot.parts.items():
-            found.setdefault(part, set()).add(value)
-    return found
+            values.setdefault(part, set()).add(value)
+    return values
 
 
 def _goals(op: Op, axes: Sequence[_Axis], shot: _Shot) -> Iterator[Goal]:
@@ -450,7 +450,7 @@ def _goals(op: Op, axes: Sequence[_Axis], shot: _Shot) -> Iterator[Goal]:
 
 def _cover(shots: Mapping[Sizes, _Shot], goals: Mapping[Sizes, set[Goal]]) -> Iterator[Sizes]:
     """Shapes until each goal is met; the next is always the one that meets most for its time."""
-    left = {sizes: found for sizes, found in goals.items() if found}  # not yet met, by shape
+    left = {sizes: unmet for sizes, unmet in goals.items() if unmet}  # not yet met, by shape
     compiled: set[tuple[tuple[str, int], ...]] = set()
 
     def worth(sizes: Sizes) -> float:
@@ -462,6 +462,6 @@ def _cover(shots: Mapping[Sizes, _Shot], goals: Mapping[Sizes, set[Goal]]) -> It
 
     while left and worth(best := max(left, key=worth)) > LEAST_WORTH:
         met = left[best]
-        left = {sizes: rest for sizes, found in left.items() if (rest := found - met)}
+        left = {sizes: rest for sizes, unmet in left.items() if (rest := unmet - met)}
         compiled.add(shots[best].constants)
         yield best

@@ -88,9 +88,9 @@ def name_for(device: Device, rung: Rung) -> str:
 
 def out_of_reach(
     op: Op, rung: Rung, device: Device, dtypes: Sequence[str]
-) -> tuple[Dims, str, str] | None:
+) -> tuple[Dims, str, KernelError] | None:
     """What the last block accesses that is in no buffer, at the first measured shape that has such
-    an array: the shape, the real type, and the problem.
+    an array: the shape, the real type, and the problems.
 
     No check can fill an array that has more elements than an int can count. But what one block
     reads and writes of it takes little memory: the system gives out a page of zeros only when it is
@@ -118,7 +118,7 @@ def out_of_reach(
     return None
 
 
-def _run(op: Op, rung: Rung, last: Emulated, real: np.dtype, dims: Dims) -> str:
+def _run(op: Op, rung: Rung, last: Emulated, real: np.dtype, dims: Dims) -> KernelError | None:
     def zeros(shape: tuple[int, ...], dtype: np.dtype) -> Any:
         array = last.empty(shape, dtype)  # new pages hold zeros, and need no filling
         if array.nbytes < NEW_PAGES:
@@ -133,7 +133,7 @@ def _run(op: Op, rung: Rung, last: Emulated, real: np.dtype, dims: Dims) -> str:
         bind(op, rung, last, real, dims, arrays, scalars(op, NORMAL, dims), scratch=zeros)()
     except KernelError as error:
         outside = [problem for problem in error.problems if problem.kind == "out of bounds"]
-        return str(KernelError(outside)) if outside else ""
+        return KernelError(outside) if outside else None
     except (MemoryError, LadderError):
         pass
-    return ""
+    return None

@@ -89,10 +89,10 @@ def made_from(kind: str, *args: str, **options: str) -> str:
 def drawn_from(picture: Path) -> str | None:
     """The digest that a picture's file was drawn from, or None."""
     try:
-        found = re.search(r"ladder:([0-9a-f]{12})", read_text(picture))
+        match = re.search(r"ladder:([0-9a-f]{12})", read_text(picture))
     except LadderError:  # it is not there
         return None
-    return found.group(1) if found else None
+    return match.group(1) if match else None
 
 
 def _find(kind: str) -> Callable[..., Drawing]:

@@ -93,12 +93,12 @@ def draw(
     title  what the picture shows, where the text of the line does not say it
     """
     dtype = dtype or default_dtype(op, rung)
-    found = [
+    accesses = [
         access for access in requests(op, rung, dtype, shape, line) if array in ("", access.buffer)
     ]
-    if not found:
+    if not accesses:
         raise LadderError(f"{op} {rung} asks nothing of shared memory in lines with {line!r}")
-    return of_request(f"{op}, {find(op).rung(rung).name}: {title or line}", found[0])
+    return of_request(f"{op}, {find(op).rung(rung).name}: {title or line}", accesses[0])
 
 
 def of_request(title: str, access: Access) -> Drawing:

@@ -33,8 +33,8 @@ def svg(figure: Any, description: str = "") -> str:
     _, _, body = content.getvalue().partition("<svg ")
     body = re.sub(r"<metadata>.*?</metadata>\s*", "", body, flags=re.DOTALL)
     body = re.sub(r'(<(?:text|tspan) [^>]*style=")(?![^"]*fill:)', r"\1fill: #000000; ", body)
-    found = sorted(set(re.findall(r"\b(fill|stroke): (#[0-9a-f]{6})", body)))
-    rules = "".join(f'[style*="{w}: {c}"]{{{w}:{dark(c)}!important}}' for w, c in found)
+    colours = sorted(set(re.findall(r"\b(fill|stroke): (#[0-9a-f]{6})", body)))
+    rules = "".join(f'[style*="{w}: {c}"]{{{w}:{dark(c)}!important}}' for w, c in colours)
     start, _, rest = body.partition(">")
     return (
         f'<svg role="img" aria-label="{escape(description)}" style="max-width:100%;height:auto" '

@@ -44,7 +44,7 @@ def draw(*, lane: str = "") -> Drawing:
 
     lane  only this one's elements have a colour
     """
-    found = mma_fragments()
+    mma = mma_fragments()
     only = _lane(lane)
     drawing = Drawing(
         "mma.sync m16n8k16: "
@@ -55,22 +55,22 @@ def draw(*, lane: str = "") -> Drawing:
         + "; ".join(
             f"of {name} {_places(numbers[only or 0], wide, flip)}"
             for name, numbers, wide, flip in (
-                ("A", found.a, 16, False),
-                ("B", found.b, 16, True),
-                ("D", found.d, 8, False),
+                ("A", mma.a, 16, False),
+                ("B", mma.b, 16, True),
+                ("D", mma.d, 8, False),
             )
         )
         + ".",
     )
     y = drawing.top
-    lanes_a, registers_a = owners(found.a, (16, 16), 2)
+    lanes_a, registers_a = owners(mma.a, (16, 16), 2)
     y = (
         _matrix(drawing, MARGIN, y, "A, from ldmatrix: rows × k", lanes_a, registers_a, "a", only)
         + 26
     )
-    lanes_b, registers_b = owners(found.b, (8, 16), 2)
+    lanes_b, registers_b = owners(mma.b, (8, 16), 2)
     _matrix(drawing, MARGIN, y, "B: k × columns", lanes_b.T, registers_b.T, "b", only)
-    lanes_d, registers_d = owners(found.d, (16, 8), 1)
+    lanes_d, registers_d = owners(mma.d, (16, 8), 1)
     _matrix(drawing, MARGIN + 8.5 * CELL, y, "D: rows × columns", lanes_d, registers_d, "d", only)
     return drawing
 

@@ -36,15 +36,15 @@ def crossed_in(report: Report, ladder: Ladder, rung: Rung, dtype: str, dims: Dim
     rows = {arg.name: arg.nbytes(dims, DTYPES[dtype]) // ranks for arg in ladder.op.args}
     for buffer in emulated_plan(rung, dtype, dims).scratch:
         rows[buffer.name] = math.prod(buffer.shape[1:]) * np.dtype(buffer.stored).itemsize
-    found = np.zeros((ranks, ranks), np.int64)
+    crossed_bytes = np.zeros((ranks, ranks), np.int64)
     for access in (access for access in report.accesses if access.space == "global"):
         user = access.block[1]
         for offset in access.offsets:
             owner = offset // rows[access.buffer]
             way = (owner, user) if access.kind == "read" else (user, owner)
-            found[way] += access.bytes
-    np.fill_diagonal(found, 0)
-    return found
+            crossed_bytes[way] += access.bytes
+    np.fill_diagonal(crossed_bytes, 0)
+    return crossed_bytes
 
 
 def draw(op: str, *rungs: str, shape: str, dtype: str = "") -> Drawing:
@@ -58,7 +58,7 @@ def draw(op: str, *rungs: str, shape: str, dtype: str = "") -> Drawing:
         rung: crossed(op, rung, types[rung], shape) / dims["N"] / DTYPES[types[rung]].itemsize
         for rung in rungs
     }
-    received = {rung: found.sum(axis=0).max() for rung, found in vectors.items()}
+    received = {rung: sent.sum(axis=0).max() for rung, sent in vectors.items()}
     each = "; ".join(f"rung {rung}: {most:.2f}" for rung, most in received.items())
     drawing = Drawing(
         f"{op}, {ranks} ranks: what crosses the links",

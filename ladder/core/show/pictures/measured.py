@@ -64,14 +64,14 @@ def of(device: Mapping[str, Any], measurement: Measurement, when: str = "") -> M
     return Measured(title + when, measurement, rows, product)
 
 
-def found(op: str, **which: str) -> Measured:
+def kept(op: str, **which: str) -> Measured:
     """What was measured and kept. Raises LadderError where nothing was."""
     return of(*tables.find_measurement(op, **which))
 
 
 def digest(op: str, **which: str) -> str:
     """Changes with any number that the pictures show."""
-    shown = found(op, **which)
+    shown = kept(op, **which)
     fields = [dataclasses.asdict(row) for row in shown.rows]
     left_out = "tf32", "mj", "us"
     rows = json.dumps([{k: v for k, v in row.items() if k not in left_out} for row in fields])
@@ -92,13 +92,13 @@ def _product(device: Mapping[str, Any], dtype: str) -> float | None:
 
 def draw_ladder(op: str, *, dtype: str = "", shape: str = "") -> Drawing:
     """The speeds of an op's rungs that are kept."""
-    return ladder(found(op, dtype=dtype, shape=shape))
+    return ladder(kept(op, dtype=dtype, shape=shape))
 
 
 def draw_roofline(op: str, *, dtype: str = "", shape: str = "") -> Drawing:
     """The rates of an op's rungs that are kept, under the roof. Raises LadderError if the op has
     no FLOPs."""
-    return roofline(found(op, dtype=dtype, shape=shape))
+    return roofline(kept(op, dtype=dtype, shape=shape))
 
 
 # ---- speeds -------------------------------------------------------------------------------------
@@ -280,11 +280,11 @@ def spread(wanted: Sequence[float], apart: float, least: Sequence[float]) -> lis
         pools.append([place - number * apart])
         while len(pools) > 1 and mean(pools[-2]) > mean(pools[-1]):
             pools[-2:] = [pools[-2] + pools[-1]]
-    found: list[float] = []
+    places: list[float] = []
     for number, place in enumerate(mean(pool) for pool in pools for _ in pool):
-        before = found[-1] + apart if found else -math.inf
-        found.append(max(place + number * apart, least[number], before))
-    return found
+        before = places[-1] + apart if places else -math.inf
+        places.append(max(place + number * apart, least[number], before))
+    return places
 
 
 def _shortened(name: str, room: int) -> str:

@@ -116,14 +116,14 @@ def copies(events: Sequence[Event], rung: Rung, dtype: str, dims: Dims) -> list[
     """All copies to shared memory in a recording of a kernel, by the blocks that ask for them."""
     boxes = {tile.argument: tile.box[0] for tile in emulated_plan(rung, dtype, dims).tiles}
     steps: dict[int, int] = defaultdict(lambda: -1)  # that a block has begun, with mbarrier_expect
-    found = []
+    copied = []
     for event in events:
         steps[event.block] += event.name == "expect"
         if event.name == "load":
             array = event.of.removesuffix("_tiles")
             to = [block for block in range(event.value.bit_length()) if event.value >> block & 1]
-            found.append(
+            copied.append(
                 Copy(steps[event.block], event.block, tuple(to or [event.block]), array,
                      event.y, boxes[array], boxes[array] * ROW_BYTES, event.tile)
             )  # fmt: skip
-    return found
+    return copied

@@ -119,7 +119,7 @@ def _stages(pieces: list[set[int]]) -> list[int]:
     """The stage of each group: that of the later group with which it shares most pieces. The first
     group may bring something more, which lies in another stage until that is filled."""
     known: list[set[int]] = []
-    found = []
+    stages = []
     for own in reversed(pieces):
         shared = [len(stage & own) for stage in known]
         if not any(shared):
@@ -127,9 +127,9 @@ def _stages(pieces: list[set[int]]) -> list[int]:
             shared.append(1)
         best = shared.index(max(shared))
         known[best] |= own
-        found.append(best)
-    order = list(dict.fromkeys(reversed(found)))  # numbered as they are filled first
-    return [order.index(stage) for stage in reversed(found)]
+        stages.append(best)
+    order = list(dict.fromkeys(reversed(stages)))  # numbered as they are filled first
+    return [order.index(stage) for stage in reversed(stages)]
 
 
 def draw(op: str, rung: str, *, shape: str, dtype: str = "bfloat16") -> Drawing:
@@ -195,7 +195,7 @@ def states_of(seen: Ring, stage: int) -> list[list[tuple[str, int]]]:
 
     A stage is empty again after the last step that reads its tile.
     """
-    held, found = -1, []
+    held, by_step = -1, []
     for number, step in enumerate(seen.steps):
         states = [
             ("read" if tile <= step.arrived else "early", tile)
@@ -207,8 +207,8 @@ def states_of(seen: Ring, stage: int) -> list[list[tuple[str, int]]]:
         if not states and any(held in later.read for later in seen.steps[number:]):
             states = [("arrived" if held <= step.arrived else "flight", held)]
         held = new[-1] if new else held
-        found.append(states)
-    return found
+        by_step.append(states)
+    return by_step
 
 
 def _describe(seen: Ring) -> str:

@@ -194,14 +194,14 @@ def _rows(bars: list[Bar]) -> dict[Row, str]:
     for block, warp in sorted({bar.row for bar in bars if not isinstance(bar.row, str)}):
         own = frozenset(bar._replace(row="") for bar in bars if bar.row == (block, warp))
         alike[block, own].append(warp)
-    found: dict[Row, str] = {}
+    of_warps: dict[Row, str] = {}
     for (block, _), warps in alike.items():
         several = warps[-1] - warps[0] == len(warps) - 1 > 1
         numbers = f"{warps[0]} to {warps[-1]}" if several else ", ".join(map(str, warps))
         name = f"warp{'s' * (len(warps) > 1)} {numbers}"
-        found[block, warps[0]] = name + f", block {block}" * (max(alike)[0] > 0)
+        of_warps[block, warps[0]] = name + f", block {block}" * (max(alike)[0] > 0)
     barriers = dict.fromkeys(bar.row for bar in bars if isinstance(bar.row, str))
-    return {**found, **{name: name for name in sorted(barriers, key=_block_and_stage)}}
+    return {**of_warps, **{name: name for name in sorted(barriers, key=_block_and_stage)}}
 
 
 def _block_and_stage(barrier: str) -> tuple[str, str]:

@@ -1,6 +1,7 @@
 """Rungs that are far behind by the repository's own measurements are not measured again."""
 
 import json
+import re
 
 import pytest
 from fakes import FakeGpu, ladder, timed_rung
@@ -10,6 +11,7 @@ from ladder.core.measure import results, timing
 from ladder.core.measure.pick import FAR, outclassed, pick
 
 DIMS = {"N": 1000}
+FAR_BEHIND = r"^3\.0 .* rung 2 .*Fake 9000.* \(large\)"
 RUNGS = (timed_rung(1, "slow", 30), timed_rung(2, "fast", 10), timed_rung(3, "not measured", 20))
 
 
@@ -54,9 +56,8 @@ def measured(monkeypatch, tmp_path):
 
 
 def test_a_rung_that_is_far_behind_is_named_with_its_distance(measured):
-    assert measured({"large": {"1": 30, "2": 10}}) == {
-        "1": "3.0 x the time of rung 2 on Fake 9000 (large)"
-    }
+    ((rung, reason),) = measured({"large": {"1": 30, "2": 10}}).items()
+    assert rung == "1" and re.search(FAR_BEHIND, reason)
 
 
 def test_a_rung_that_is_near_the_fastest_at_one_shape_stays(measured):
@@ -81,8 +82,8 @@ def test_the_picker_leaves_them_out_unless_all_is_measured_again(measured):
     measured({"large": {"1": 30, "2": 10}})
     (choice,) = pick(ladder(*RUNGS), Sister(), "float32", DIMS)
     assert choice.rung == "2"
-    assert choice.reasons["1"] == "3.0 x the time of rung 2 on Fake 9000 (large)"
-    assert "x the time of rung 2" in choice.reasons["3"]
+    assert re.search(FAR_BEHIND, choice.reasons["1"])
+    assert "rung 2" in choice.reasons["3"]
     for fresh in (True, False):  # what was measured here counts from then on
         (choice,) = pick(ladder(*RUNGS), Sister(), "float32", DIMS, fresh=fresh)
-        assert choice.reasons["1"] == "30.0 us, 3.00 x the time of rung 2"
+        assert re.search(r"30\.0 us.* 3\.00 .* rung 2$", choice.reasons["1"])

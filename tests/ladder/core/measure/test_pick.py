@@ -1,6 +1,7 @@
 """The picker takes the fastest rung that is right, says why no other, and remembers."""
 
 import dataclasses
+import re
 import sys
 import time
 
@@ -35,11 +36,11 @@ def test_the_fastest_right_rung_wins_and_every_other_has_a_reason():
     choice = pick(ladder(*rungs), FakeGpu(), "float32", DIMS)
     assert choice.rung == "2"
     assert choice.seconds == pytest.approx(10e-6)
-    assert choice.reasons["2"] == "the fastest: 10.0 us"
-    assert choice.reasons["1"] == "30.0 us, 3.00 x the time of rung 2"
-    assert choice.reasons["3"].startswith("wrong: c[0] is")
-    assert "refused at N=1000: it needs N % 64 == 0" in choice.reasons["4"]
-    assert choice.reasons["5"] == "a library's, which was not asked for"
+    assert "10.0 us" in choice.reasons["2"]
+    assert re.search(r"30\.0 us.* 3\.00 .* rung 2$", choice.reasons["1"])
+    assert " c[0] " in choice.reasons["3"]
+    assert re.search(r" N=1000: .* N % 64 == 0", choice.reasons["4"])
+    assert "library" in choice.reasons["5"]
 
 
 def test_a_rung_that_is_far_slower_is_not_measured_at_length(monkeypatch):
@@ -53,7 +54,7 @@ def test_a_rung_that_is_far_slower_is_not_measured_at_length(monkeypatch):
     rungs = (timed_rung(1, "hopeless", 1e6), timed_rung(2, "fast", 10), timed_rung(3, "near", 30))
     choice = pick(ladder(*rungs), FakeGpu(), "float32", DIMS)
     assert choice.rung == "2"
-    assert choice.reasons["1"] == "1000000.0 us, 100000.00 x the time of rung 2"
+    assert "1000000.0 us" in choice.reasons["1"]
     assert len(measured) == 2
 
 
@@ -63,8 +64,8 @@ def test_a_rung_excluded_at_a_small_shape_is_not_run_at_a_larger_one():
     rungs = ladder(slow, timed_rung(2, "fast", 10))
     at_larger, at_small = pick_each(rungs, device, "float32", larger, DIMS)
     assert at_larger.rung == at_small.rung == "2"
-    assert at_larger.reasons["1"] == "100 x the time of the fastest at N=1000"
-    assert at_small.reasons["1"] == "1000.0 us, 100.00 x the time of rung 2"
+    assert re.search(r"^100 .* N=1000$", at_larger.reasons["1"])
+    assert re.search(r"1000\.0 us.* 100\.00 .* rung 2$", at_small.reasons["1"])
 
 
 @pytest.mark.parametrize(
@@ -92,8 +93,8 @@ def test_each_shape_has_its_own_choice():
     rungs = ladder(even, uneven, picky)
     large, small = pick_each(rungs, FakeGpu(), "float32", DIMS, {"N": 10})
     assert (large.rung, small.rung) == ("2", "3")
-    assert large.reasons["3"].startswith("refused at N=1000: ")
-    assert small.reasons["1"] == "19.0 us, 3.80 x the time of rung 3"
+    assert re.search(r" N=1000: .* N % 8 == 2", large.reasons["3"])
+    assert re.search(r"19\.0 us.* 3\.80 .* rung 3$", small.reasons["1"])
 
 
 class Count:
@@ -218,7 +219,7 @@ def test_a_wrong_result_is_cached_and_an_error_is_not(count):
     good, wrong = count.rung(1, 30), count.rung(2, 10, wrong=True)
     unlucky = Rung("3", "unlucky", run=broken)
     first = pick(ladder(good, wrong, unlucky), FakeGpu(), "float32", DIMS)
-    assert first.rung == "1" and first.reasons["2"].startswith("wrong: c[0] is")
+    assert first.rung == "1" and " c[0] " in first.reasons["2"]
     assert first.reasons["3"] == "out of memory"
     count.reset()
     assert pick(ladder(good, wrong, unlucky), FakeGpu(), "float32", DIMS) == first
@@ -232,15 +233,15 @@ def test_no_rung_at_all_is_an_error_with_every_reason():
         timed_rung(1, "wrong", 1, wrong=True),
         timed_rung(2, "picky", 1, needs="N > 1000000000"),
     )
-    with pytest.raises(LadderError, match=r"rung 1: wrong.*rung 2: refuse"):
+    with pytest.raises(LadderError, match=r"rung 1: .* c\[0\] .*rung 2: .* N > 1000000000"):
         pick(ladder(*rungs), FakeGpu(), "float32", DIMS)
 
 
 def test_only_the_fastest_is_checked_and_the_next_one_where_it_is_wrong(count):
     rungs = (count.rung(1, 30), count.rung(2, 20), count.rung(3, 10, wrong=True))
     choice = pick(ladder(*rungs), FakeGpu(), "float32", DIMS)
-    assert choice.rung == "2" and choice.reasons["3"].startswith("wrong: ")
-    assert choice.reasons["1"] == "30.0 us, 1.50 x the time of rung 2"
+    assert choice.rung == "2" and " c[0] " in choice.reasons["3"]
+    assert re.search(r"30\.0 us.* 1\.50 .* rung 2$", choice.reasons["1"])
     assert count.at(1000) == {1, 2, 3} and count.at(65536) == {2}
 
 

@@ -1,4 +1,4 @@
-"""What was found of rungs outlives the process, and no damaged or foreign file gets in its way."""
+"""What is known of rungs outlives the process, and no damaged or foreign file gets in its way."""
 
 import json
 import shutil
@@ -117,7 +117,7 @@ def test_nothing_is_measured_where_the_repository_brings_the_picks(kept):
     choice = pick(rungs, gpu, "float32", {"N": 1000})
     assert choice.rung == "2"
     assert gpu.launches == 0
-    assert choice.reasons["2"] == "the fastest: 10.0 us (doc/results/picks)"
+    assert "10.0 us (doc/results/picks)" in choice.reasons["2"]
     assert path.name == "fake-9000.json"
     assert pick(rungs, gpu, "float32", {"N": 1001}).rung == "2"
     assert gpu.launches > 0, "another shape is measured"
@@ -202,11 +202,11 @@ def test_a_damaged_file_of_the_cache_is_not_kept(kept, folder, damage):
 def test_picks_that_are_damaged_are_refused_by_their_path(kept):
     rungs, path = kept
     path.write_text('{"picks": [{"op": "start.add"}]}')
-    with pytest.raises(LadderError, match=r"fake-9000\.json does not hold picks"):
+    with pytest.raises(LadderError, match=r"fake-9000\.json .*'dtype'"):
         pick(rungs, FakeGpu(), "float32", {"N": 1000})
 
 
 def test_a_machine_that_has_picked_nothing_keeps_nothing(monkeypatch, tmp_path):
     monkeypatch.setattr(results, "FOLDER", tmp_path)
-    with pytest.raises(LadderError, match="nothing was picked on Fake 9000"):
+    with pytest.raises(LadderError, match=r"Fake 9000 .*--rungs best"):
         keep(FakeGpu())

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import re
 
 import numpy as np
 import pytest
@@ -191,21 +192,21 @@ def table_of(measurement, monkeypatch):
 def test_a_wrong_result_is_not_measured():
     measurement, lines = run_bench(timed_rung(1, "wrong", 40, wrong=True))
     assert measurement["rows"] == []
-    assert "its result is wrong: c[0] is" in lines[0][0]
+    assert " c[0] " in lines[0][0]
     assert lines[0][1]
 
 
 def test_a_time_below_the_floor_is_an_error():
     measurement, lines = run_bench(timed_rung(1, "too good", 3))
     assert measurement["rows"] == []
-    assert "its 3.00 us are below the floor of 3.60 us" in lines[0][0]
+    assert re.search(r" 3\.00 us .* 3\.60 us", lines[0][0])
     assert lines[0][1]
 
 
 def test_a_refusal_is_reported_and_is_no_error():
     measurement, lines = run_bench(timed_rung(1, "picky", 40, needs="N % 7 == 0"))
     assert measurement["rows"] == []
-    assert "refused: it needs N % 7 == 0" in lines[0][0]
+    assert "N % 7 == 0" in lines[0][0]
     assert not lines[0][1]
 
 
@@ -243,7 +244,7 @@ def test_measuring_again_replaces_the_old_numbers(tmp_path, monkeypatch):
 
 def test_a_damaged_file_is_refused(tmp_path):
     (tmp_path / "x.json").write_text('{"measurements": [{}]}')
-    with pytest.raises(LadderError, match=r"x\.json does not hold measurements"):
+    with pytest.raises(LadderError, match=r"x\.json .*'device'"):
         results.load(tmp_path / "x.json")
 
 

@@ -1,6 +1,7 @@
 """Measured numbers in sentences name their file; one that is wrong or names none is found."""
 
 import json
+import re
 
 import pytest
 
@@ -43,35 +44,34 @@ def test_a_number_of_the_kernels_is_looked_up_in_the_tables_of_its_page(root):
         f"{table}\nOf 1,400 instructions, 400 are gone.\n<!-- from this page's tables: {{}} -->\n"
     )
 
-    def found(comment):
+    def problems(comment):
         return list(citations.problems(page.format(comment), root))
 
-    assert found("1,400") == []
-    assert found("400") == ["from this page's tables: 400 is not in the file"]
-    assert "1,400 - 373 is 1027, not 400" in found("400 = 1,400 - 373")[0]
+    assert problems("1,400") == []
+    assert problems("400")[0].startswith("from this page's tables: 400 ")
+    assert re.search("1,400 - 373 .*1027.* 400$", problems("400 = 1,400 - 373")[0])
 
 
 @pytest.mark.parametrize(
-    ("sentence", "comment", "problem"),
+    ("sentence", "comment", "names"),
     [
-        ("It takes 8.37 ms.", "8.37", "8.37 is not in the file"),
-        ("It takes 8.3 ms.", "8.3", "8.3 is not in the file"),
-        ("It takes 490 ms.", "490", "490 is not in the file"),
-        ("It takes 8.36 ms.", "11.30", "11.30 is not in the paragraph"),
-        ("It takes 99 ms less.", "8.36", "8.36 is not in the paragraph"),
-        ("It takes 8.3 ms.", "8.3 = 8.36", "8.36 is 8.36, not 8.3"),
-        ("It is 36 % faster.", "36 % = (11.30 / 8.36 - 1) * 100", "is 35.1675, not 36"),
-        ("It is 35 % faster.", "35 % = (11.31 / 8.36 - 1) * 100", "11.31 is not in the file"),
-        ("It takes 8 ms.", "8 >= 8.36", "8.36 is 8.36, not 8"),
-        ("It takes 8 ms.", "8 = 8.36 ** 1", "only numbers"),
-        ("It takes 8 ms.", "8 = 8.36 /", "cannot evaluate"),
-        ("It takes some ms.", "some", "write a number"),
+        ("It takes 8.37 ms.", "8.37", "8.37 .*file"),
+        ("It takes 8.3 ms.", "8.3", "8.3 .*file"),
+        ("It takes 490 ms.", "490", "490 .*file"),
+        ("It takes 8.36 ms.", "11.30", "11.30 .*paragraph"),
+        ("It takes 99 ms less.", "8.36", "8.36 .*paragraph"),
+        ("It takes 8.3 ms.", "8.3 = 8.36", "8.36 .*8.36.* 8.3$"),
+        ("It is 36 % faster.", "36 % = (11.30 / 8.36 - 1) * 100", "35.1675.* 36$"),
+        ("It is 35 % faster.", "35 % = (11.31 / 8.36 - 1) * 100", "11.31 .*file"),
+        ("It takes 8 ms.", "8 >= 8.36", "8.36 .*8.36.* 8$"),
+        ("It takes 8 ms.", "8 = 8.36 ** 1", r"8.36 \*\* 1: .* \+ - \* / "),
+        ("It takes 8 ms.", "8 = 8.36 /", "8.36 /: "),
+        ("It takes some ms.", "some", "'number = expression'.*'some'"),
     ],
 )
-def test_what_does_not_follow_is_refused(root, sentence, comment, problem):
-    (found,) = problems(root, sentence, comment)
-    assert found.startswith("from log.txt: ")
-    assert problem in found
+def test_what_does_not_follow_is_refused(root, sentence, comment, names):
+    (problem,) = problems(root, sentence, comment)
+    assert re.match(f"from log.txt: .*{names}", problem)
 
 
 def test_what_is_worked_out_shows_its_sum(root):
@@ -82,12 +82,12 @@ def test_what_is_worked_out_shows_its_sum(root):
 
     assert problems("5 times = (128 + 256) * 64 * 2 / 9830, 48 = 384 * 128 / 1024") == []
     (wrong,) = problems("5 times = 384 / 64")
-    assert wrong == "worked out: 384 / 64 is 6, not 5"
+    assert re.match("worked out: 384 / 64 .*6.* 5$", wrong)
     (bare,) = problems("5 times")
-    assert bare == "worked out: say how 5 is worked out: '5 = expression'"
+    assert re.match("worked out: .* 5 .*'5 = expression'", bare)
 
 
-def test_measured_numbers_without_a_source_are_found():
+def test_measured_numbers_without_a_source_are_named():
     text = """\
 It takes 8.36 ms and 3 steps of GPT-2 124M, 15 % less, 1.4 times, 1,151 µs, 490,142 tokens/s.
 <!-- from log.txt: 8.36, 15 % = 1 -->
@@ -119,18 +119,16 @@ def test_a_number_on_a_page_that_teaches_needs_a_source(root, page):
     (root / page).parent.mkdir(parents=True, exist_ok=True)
     (root / page).write_text("It takes 8.36 ms.\n")
     (problem,) = pages.update(write=False, root=root)
-    assert problem.startswith(f"{page}: no comment names the source of '8.36 ms'")
+    assert re.match(f"{page}: .* '8.36 ms'", problem)
 
 
 def test_sentences_of_other_pages_have_no_measured_numbers(root):
     page = root / "doc" / "latency.md"
     page.parent.mkdir()
     page.write_text("It takes 9 ms.\n<!-- from log.txt: 9 = 8.36 -->\n\n| a | 5 ms |\n")
-    assert pages.update(write=False, root=root) == [
-        "doc/latency.md: '<!-- from log.txt: 9 = 8.36 -->' stands in a sentence: "
-        "leave it to a table or a log",
-        "doc/latency.md: '9 ms' stands in a sentence: leave it to a table or a log",
-    ]
+    cited, typed = pages.update(write=False, root=root)
+    assert cited.startswith("doc/latency.md: '<!-- from log.txt: 9 = 8.36 -->' ")
+    assert typed.startswith("doc/latency.md: '9 ms' ")
 
 
 # ---- tables of training steps -------------------------------------------------------------------

@@ -47,10 +47,10 @@ def lines(text):
 @pytest.mark.parametrize("name", ladders())
 def test_every_rung_is_exported_in_every_type(name):
     ladder = ladders()[name]
-    found = [(rung, dtype) for of, rung, dtype in KERNELS if of is ladder]
+    kernels = [(rung, dtype) for of, rung, dtype in KERNELS if of is ladder]
     nvidia = {rung.path for rung in ladder.rungs if rung.path and rung.track != "amd"}
-    assert {rung.path for rung, _ in found} == nvidia
-    for rung, dtype in found:
+    assert {rung.path for rung, _ in kernels} == nvidia
+    for rung, dtype in kernels:
         target = compiler.typical_target(HOPPER, DTYPES[dtype])
         taken = (dims for dims in ladder.op.shapes if rung.plan(dims, target).refusal is None)
         dims = next(taken, None) or export.default_shape(ladder.op, rung, target)
@@ -122,9 +122,9 @@ def test_dynamic_shared_memory_is_asked_for_below_48_kb_too():
 
 
 def test_what_cannot_be_exported_is_reported():
-    with pytest.raises(LadderError, match=r"layernorm.forward rung 0 .* is no \.cu file"):
+    with pytest.raises(LadderError, match=r"layernorm\.forward rung 0 .*\.cu "):
         exported("layernorm.forward", 0)
-    with pytest.raises(LadderError, match=r"it needs C % vector == 0, and here C = 7"):
+    with pytest.raises(LadderError, match=r"C % vector == 0.* C = 7,.*--shape"):
         exported("layernorm.forward", 5, dims={"N": 4, "C": 7})
 
 
@@ -134,7 +134,7 @@ def test_the_kernels_own_includes_must_be_there(tmp_path):
     path.write_text('#include "missing.cuh"\n' + ladder.rung(1).source)
     rung = dataclasses.replace(ladder.rung(1), path=path, id=str(path))
     target = compiler.typical_target(HOPPER, DTYPES["float32"])
-    with pytest.raises(LadderError, match=r"includes missing\.cuh, which is not there"):
+    with pytest.raises(LadderError, match=r"mine\.cu .*missing\.cuh"):
         export.export(ladder, rung, {"N": 8}, target)
     path.write_text(ladder.rung(1).source)
     assert "residual_forward_mine" in export.export(ladder, rung, {"N": 8}, target)
@@ -153,9 +153,9 @@ def test_the_kernels_own_includes_must_be_there(tmp_path):
 )
 def test_the_kernel_compiles_from_its_section_alone(op, which, dtype):
     kernel = sections(exported(op, which, dtype))[1]
-    found = nvrtc.find_nvrtc()
-    options = [f"-arch={HOPPER}", "-std=c++17", *(f"-I{folder}" for folder in found.include)]
-    cubin, log = found.compile(kernel, "exported.cu", options)
+    library = nvrtc.find_nvrtc()
+    options = [f"-arch={HOPPER}", "-std=c++17", *(f"-I{folder}" for folder in library.include)]
+    cubin, log = library.compile(kernel, "exported.cu", options)
     assert cubin is not None, log
 
 
@@ -250,27 +250,27 @@ def test_a_right_kernel_passes_and_is_timed(run):
     assert done.returncode == 0, done.stdout
     lines = done.stdout.splitlines()
     assert [line.split(":")[0] for line in lines[:3]] == ["out", "mean", "rstd"]
-    assert all(": right, the largest error of " in line for line in lines[:3])
+    assert all(": right, " in line for line in lines[:3])
     floor = find("layernorm.forward").op.least_bytes({"N": 64, "C": 33}, np.dtype(np.float32))
     assert lines[3].startswith(f"500.00 us, {floor / 500e3:.0f} GB/s")
 
 
 @pytest.mark.emulator
 @pytest.mark.parametrize(
-    ("right", "wrong", "message"),
+    ("right", "wrong", "verdict"),
     [
         ("rstd[n] * weight[c]", "rstd[n] * 1.0001f * weight[c]", "out: WRONG"),
-        ("c < C; c++) y", "c < C - 1; c++) y", "nan, expected"),
-        ("1e-5f", "1e-4f", "rstd: WRONG, 64 of 64 samples"),
+        ("c < C; c++) y", "c < C - 1; c++) y", "nan, "),
+        ("1e-5f", "1e-4f", "rstd: WRONG, 64 of 64 "),
         ("mean[n] = sum / C;", "mean[n] = sum / C + 1e-5f;", "mean: WRONG"),
     ],
 )
-def test_a_wrong_kernel_does_not(run, right, wrong, message):
+def test_a_wrong_kernel_does_not(run, right, wrong, verdict):
     assert right in LAYERNORM
     text = exported("layernorm.forward", 3, dims={"N": 64, "C": 33})
     done = run(text, LAYERNORM.replace(right, wrong))
     assert done.returncode == 1, done.stdout
-    assert message in done.stdout
+    assert verdict in done.stdout
 
 
 @pytest.mark.emulator
@@ -401,15 +401,15 @@ def test_the_file_for_pytorch_checks_the_same_kernel_on_the_same_numbers(monkeyp
 @pytest.mark.parametrize("shape", [(70, 130), (3, 50304), (1_000_003,), (4, 12, 1024)])
 def test_samples_cover_the_edges_and_borders_and_are_spread_over_the_output(shape):
     assert len(samples.sample_indices((64, 64), (8,))) == 64 * 64  # all of a small output
-    found = samples.sample_indices(shape, (96,))
+    indices = samples.sample_indices(shape, (96,))
     rows, columns = np.prod(shape[:-1], dtype=int), shape[-1]
-    assert len(found) >= 4096
-    assert len(set(found.tolist())) == len(found)
-    assert found[0] == 0 and found[-1] == rows * columns - 1
-    places = set(zip(*(part.tolist() for part in np.divmod(found, columns)), strict=True))
+    assert len(indices) >= 4096
+    assert len(set(indices.tolist())) == len(indices)
+    assert indices[0] == 0 and indices[-1] == rows * columns - 1
+    places = set(zip(*(part.tolist() for part in np.divmod(indices, columns)), strict=True))
     at = {i for i in (0, 95, 96, columns // 96 * 96, columns - 1) if i < columns}
     assert {(row, column) for row in (0, rows - 1) for column in at} <= places
-    assert np.diff(found).max() <= 2 * rows * columns // 2048 + 1
+    assert np.diff(indices).max() <= 2 * rows * columns // 2048 + 1
 
 
 # ---- the command ---------------------------------------------------------------------------------
@@ -433,9 +433,7 @@ def test_the_command_takes_your_own_file_and_does_not_overwrite_it(tmp_path, mon
     mine.write_text(find("residual.forward").rung(1).source)
     arguments = ["export", "residual.forward", "mine.cu", "--arch", "sm_80", "--shape", "N=8"]
     assert main([*arguments, "-o", "mine.cu"]) == 2
-    assert (
-        "mine.cu is the rung itself; give the program another name by -o" in capsys.readouterr().err
-    )
+    assert re.search(r"mine\.cu .* -o$", capsys.readouterr().err)
     assert mine.read_text() == find("residual.forward").rung(1).source
     assert main(arguments) == 0
     assert "arch=compute_80,code=sm_80" in capsys.readouterr().out
@@ -445,7 +443,7 @@ def test_the_command_takes_your_own_file_and_does_not_overwrite_it(tmp_path, mon
 def test_the_command_refuses_a_name_that_nvcc_would_not_take(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert main(["export", "layernorm.forward", "3", "-o", "kernel.cpp"]) == 2
-    assert "kernel.cpp: a file for nvcc ends in .cu" in capsys.readouterr().err
+    assert re.search(r"kernel\.cpp: .*nvcc.* \.cu\b", capsys.readouterr().err)
     assert not list(tmp_path.iterdir())
 
 
@@ -459,12 +457,12 @@ def test_the_command_replaces_a_file_only_where_it_is_named(tmp_path, monkeypatc
     capsys.readouterr()
     assert main(arguments) == 2
     error = capsys.readouterr().err
-    assert error.startswith("ladder: layernorm_forward_3.cu exists already") and "-o" in error
+    assert error.startswith("ladder: layernorm_forward_3.cu ") and "-o" in error
     assert path.read_text() == "// edited\n"
     assert main([*arguments, "-o", path.name]) == 0
     assert path.read_text() == exported
     assert main([*arguments, "-o", str(tmp_path)]) == 2
-    assert "is a folder; name a file" in capsys.readouterr().err
+    assert f"-o {tmp_path} " in capsys.readouterr().err
     assert main([*arguments, "--to", "torch"]) == 0
     assert "\npython layernorm_forward_3.py\n" in capsys.readouterr().out
     compile((tmp_path / "layernorm_forward_3.py").read_text(), "layernorm_forward_3.py", "exec")

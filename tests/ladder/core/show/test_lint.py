@@ -35,8 +35,8 @@ SUM = "        c[blockIdx.x] = a[blockIdx.x] + b[blockIdx.x];\n"
 
 
 def test_every_rung_keeps_the_rules():
-    found = [str(violation) for path in lint.rung_files() for violation in lint.lint(path)]
-    assert not found, "\n".join(found)
+    violations = [str(violation) for path in lint.rung_files() for violation in lint.lint(path)]
+    assert not violations, "\n".join(violations)
 
 
 @pytest.mark.parametrize(
@@ -69,9 +69,9 @@ def test_a_file_from_outside_that_breaks_a_rule_is_named_with_the_line(
     path = tmp_path / "mine.cu"
     assert old in OWN
     path.write_text(OWN.replace(old, new, 1))
-    found = lint.lint(path)
-    assert (rule, line) in [(violation.rule, violation.line) for violation in found]
-    assert {violation.rule for violation in found} == {rule}
+    violations = lint.lint(path)
+    assert (rule, line) in [(violation.rule, violation.line) for violation in violations]
+    assert {violation.rule for violation in violations} == {rule}
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,7 @@
 """What Nsight Compute should count of a rung is predicted, and the command that counts it named."""
 
+import re
+
 import pytest
 
 from ladder.__main__ import main
@@ -33,13 +35,13 @@ def advised(kernel, *counts):
 
 
 def test_accesses_of_a_kernel_are_added_by_space_and_kind():
-    found = predicted(kernel("LDG REDG"), COLUMN, COLUMN, ROW, SUM, TILE, OTHER)
-    assert found["l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum"] == 20
-    assert found["l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum"] == 640
-    assert found["l1tex__t_sectors_pipe_lsu_mem_global_op_st.sum"] == 160
-    assert found["l1tex__t_sectors_pipe_lsu_mem_global_op_red.sum"] == 10
-    assert found["l1tex__data_pipe_lsu_wavefronts_mem_shared_op_ld.sum"] == 80
-    assert "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_st.sum" not in found
+    counted = predicted(kernel("LDG REDG"), COLUMN, COLUMN, ROW, SUM, TILE, OTHER)
+    assert counted["l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum"] == 20
+    assert counted["l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum"] == 640
+    assert counted["l1tex__t_sectors_pipe_lsu_mem_global_op_st.sum"] == 160
+    assert counted["l1tex__t_sectors_pipe_lsu_mem_global_op_red.sum"] == 10
+    assert counted["l1tex__data_pipe_lsu_wavefronts_mem_shared_op_ld.sum"] == 80
+    assert "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_st.sum" not in counted
 
 
 def test_atomics_are_counted_by_the_metric_of_their_instruction():
@@ -51,28 +53,27 @@ def test_atomics_are_counted_by_the_metric_of_their_instruction():
 
 
 def test_the_launch_is_predicted_from_registers_and_grid():
-    found = predicted(kernel(registers=40))
-    assert found["launch__registers_per_thread"] == 40
+    counted = predicted(kernel(registers=40))
+    assert counted["launch__registers_per_thread"] == 40
     assert predicted(kernel(registers=12))["launch__registers_per_thread"] == 16
-    assert found["sm__maximum_warps_per_active_cycle_pct"] == 75  # 6 blocks of 8 warps, of 64
-    assert found["launch__waves_per_multiprocessor"] == 0.333  # 264 blocks, room for 132 * 6
-    assert found["l1tex__t_sectors_pipe_lsu_mem_local_op_ld.sum"] == 0
+    assert counted["sm__maximum_warps_per_active_cycle_pct"] == 75  # 6 blocks of 8 warps, of 64
+    assert counted["launch__waves_per_multiprocessor"] == 0.333  # 264 blocks, room for 132 * 6
+    assert counted["l1tex__t_sectors_pipe_lsu_mem_local_op_ld.sum"] == 0
     assert "l1tex__t_sectors_pipe_lsu_mem_local_op_ld.sum" not in predicted(kernel("LDG LDL"))
 
 
 @pytest.mark.parametrize("copy", ["LDGSTS", "UTMALDG"])
 def test_no_access_is_predicted_where_copies_have_metrics_of_their_own(copy):
     assert not [name for name in predicted(kernel(copy), COLUMN) if "global" in name]
-    assert "MemoryWorkloadAnalysis_Tables: the rows of cp.async and TMA copies" in advised(
-        kernel(copy)
-    )
+    (advice,) = [text for text in advised(kernel(copy)) if "cp.async" in text]
+    assert re.match("MemoryWorkloadAnalysis_Tables: .*TMA", advice)
 
 
 def test_a_report_is_opened_where_the_counts_are_bad():
     column, bank = advised(kernel(), COLUMN, ROW, TILE)[2:4]
-    assert column.endswith("line 7, read of inp: 32 sectors per request, not 4")
-    assert bank.endswith("line 9, read of tile: 8 wavefronts per request, not 1")
-    assert not [text for text in advised(kernel(), ROW) if "per request" in text]
+    assert re.search("line 7, read .* inp: 32 sectors .* 4$", column)
+    assert re.search("line 9, read .* tile: 8 wavefronts .* 1$", bank)
+    assert not [text for text in advised(kernel(), ROW) if "line " in text]
 
 
 @pytest.mark.emulator
@@ -81,13 +82,11 @@ def test_a_rung_is_counted_on_as_many_sms_as_the_gpu_has(capsys):
     assert main(["ncu", "start.sum", "5", "--shape", "N=10240"]) == 0
     said = capsys.readouterr().out
     warps = 10240 // 32  # one atomic each; 32 blocks, enough for the emulated GPU, have fewer
-    assert (
-        f"{warps:>12,}  l1tex__t_sectors_pipe_lsu_mem_global_op_red.sum: sectors of atomics" in said
-    )
-    assert said.endswith(f"as its header says: {find('start.sum').rung(5).header['left'][0]}\n")
+    assert f"{warps:>12,}  l1tex__t_sectors_pipe_lsu_mem_global_op_red.sum: " in said
+    assert said.endswith(f": {find('start.sum').rung(5).header['left'][0]}\n")
 
 
 def test_what_is_no_kernel_cannot_be_profiled():
     ladder = find("start.add")
-    with pytest.raises(LadderError, match=r"start\.add rung 0 .* is no kernel: nothing to profile"):
+    with pytest.raises(LadderError, match=r"start\.add rung 0 .* kernel"):
         machine.kernels(ladder, ladder.rung(0), "float32", {"N": 64}, "sm_90a")

@@ -19,23 +19,23 @@ def file(tmp_path, monkeypatch):
 
 
 def test_every_kind_of_exercise_is_found_and_no_title_occurs_twice():
-    found = progress.exercises()
+    titles_of = progress.exercises()
     assert len(START) == 5 and ONE == "many elements per thread"
-    assert found["10_gpt2"] == ["check_order", "check_floor"]
-    assert len(found["11_climb"]) == 6 and found["11_climb"][0] == "check_next_climb"
+    assert titles_of["10_gpt2"] == ["check_order", "check_floor"]
+    assert len(titles_of["11_climb"]) == 6 and titles_of["11_climb"][0] == "check_next_climb"
     assert len(PUZZLES) == 20
-    titles = [title for own in found.values() for title in own]
+    titles = [title for own in titles_of.values() for title in own]
     assert len(titles) == len(set(titles))
 
 
 def test_a_solved_exercise_is_kept_and_praised_once(file):
     said = progress.record(PUZZLES[0])
-    assert "Your first kernel" in said and "1 of 20 here" in said
+    assert "1 of 20 here" in said
     assert progress.record(PUZZLES[0]) == ""
-    assert "Well done! 2 of 20 here" in progress.record(PUZZLES[1])
+    assert "2 of 20 here" in progress.record(PUZZLES[1])
     said = [progress.record(title) for title in START]
     assert ["Half" in text for text in said] == [False] * 5  # 3 of 5 are more
-    assert "Congratulations! 5 of 5 here, 7 of" in said[-1]
+    assert "5 of 5 here, 7 of" in said[-1]
     assert progress.solved() == {*START, *PUZZLES[:2]}
     assert json.loads(file.read_text())["solved"] == sorted([*START, *PUZZLES[:2]])
 
@@ -55,7 +55,7 @@ def test_a_damaged_file_is_named_and_left_as_it_is(file, content):
     file.write_bytes(content)
     with pytest.raises(LadderError, match=r"solved\.json"):
         progress.solved()
-    assert "This cannot be kept for the next session: " in progress.record(ONE)
+    assert "solved.json" in progress.record(ONE)
     assert file.read_bytes() == content
 
 

@@ -10,6 +10,7 @@ from ladder.__main__ import main
 from ladder.core.common.errors import LadderError
 from ladder.core.contract.ladder import find, ladders, puzzles
 from ladder.core.show import notebook, progress, source_code
+from ladder.core.verify.guards import WRITES
 
 COPY = """// puzzle copy: by chunks of {0}
 // Launch: puzzle_copy<<<1, 64>>>
@@ -26,7 +27,7 @@ extern "C" __global__ void puzzle_copy(float* out, const float* a, int N) {{
 def test_puzzles_are_found_by_name_and_are_no_layers():
     assert find("puzzle.stencil") is puzzles()["puzzle.stencil"]
     assert not set(puzzles()) & set(ladders())
-    with pytest.raises(LadderError, match=r"did you mean puzzle\.stencil"):
+    with pytest.raises(LadderError, match=r"puzzle\.stencil"):
         find("puzzle.stensil")
 
 
@@ -73,13 +74,11 @@ def test_a_write_past_the_end_is_named_before_reads_that_come_first(capsys, show
     notebook.puzzle("puzzle.stencil", NO_GUARDS)
     said = capsys.readouterr().out
     first, write, more, quote, *_ = said.splitlines()
-    assert "it writes past the end of out, directly after it" in first
-    assert "line: kernel.cu:6: " in write and "write of 4 bytes outside of every buffer:" in write
+    assert WRITES in first and "end of out" in first and "kernel.cu:6: " in write
     assert re.fullmatch(r" *element \d+ of out, which has \d+", more)
     assert quote.strip().startswith("6 | out[i] = ")
     reads = " ".join(said.partition(quote)[2].split())
-    assert "kernel.cu:5: " in reads
-    assert "read of 4 bytes outside of every buffer: element -1 of a, which has" in reads
+    assert re.search(r"kernel\.cu:5: .* element -1 of a\b", reads)
 
 
 @pytest.mark.emulator
@@ -91,7 +90,7 @@ def test_a_puzzle_counts_beside_the_least_and_draws_the_accesses(capsys, shown):
     assert lines[-1].split() == ["write", "to", "out,", "sectors", "125", "125"]
     notebook.puzzle("puzzle.copy", COPY.format("threadIdx.x * each + j"), {"sectors": 250})
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith("✗ Not yet: The result is right, but the kernel takes too many")
+    assert lines[0].startswith("✗ ")
     assert lines[-2].split()[-2:] == ["1,000", "125"]
     assert [image[:4] for image in shown] == ["<svg", "<svg"]
 
@@ -116,7 +115,7 @@ def test_a_puzzle_that_breaks_off_is_not_traced(capsys, shown):
     notebook.puzzle("puzzle.copy", COPY.format("threadIdx.x + 1000000"))
     notebook.puzzle("puzzle.copy", COPY.format("nonsense"))
     said = capsys.readouterr().out
-    assert said.count("✗ Not yet: ") == 2 and "counted at" not in said
+    assert said.count("✗ ") == 2 and "sectors" not in said
     assert shown == []
 
 
@@ -131,6 +130,6 @@ def test_an_exercise_counts_as_solved_unless_the_notebook_gave_the_kernel(
     assert progress.solved() == set()
     notebook.check("puzzle.plus_ten", str(given), shapes=[{"N": 33}])
     assert progress.solved() == {title}
-    assert "Solved. Your first kernel of this notebook works." in capsys.readouterr().out
+    assert "1 of 20 here" in capsys.readouterr().out
     notebook.progress()
     assert "12_puzzles: 1 of 20" in shown[-1]

@@ -49,7 +49,7 @@ def test_the_same_lines_access_the_same_buffers_in_every_type(op, number):
     rung = ladder.rung(number)
     reports = [trace(ladder, rung, dtype) for dtype in ("float32", "float16", "bfloat16")]
     single, *others = [{(c.line, c.kind, c.buffer) for c in own_lines(r, rung)} for r in reports]
-    assert single and all(found == single for found in others)
+    assert single and all(other == single for other in others)
 
 
 @pytest.mark.parametrize("name", sorted(ladders()))

@@ -1,5 +1,6 @@
 """The checker is checked: a sound kernel passes, and each bug planted into it is caught."""
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,11 @@ from ladder.core.contract.rung_file import Rung
 from ladder.core.device.open import Cpu
 from ladder.core.emulator import emulated
 from ladder.core.verify.check import (
+    FROM_UNWRITTEN,
     MOST_BYTES,
+    NARROW,
+    NO_VALUE,
+    STALE,
     Outcome,
     Report,
     _variants,
@@ -23,6 +28,7 @@ from ladder.core.verify.check import (
     gpt2_shape,
     what_to_run,
 )
+from ladder.core.verify.guards import WRITES
 from ladder.core.verify.inputs import make_inputs
 from ladder.core.verify.patterns import EVERY
 from ladder.core.verify.tolerance import expect
@@ -72,15 +78,15 @@ def test_a_kernel_that_is_right_where_warps_are_full_is_told_to_look_past_the_en
     wrong = Outcome(tail, "float32", "normal", "failed", f"out[0] is 1\n    cause: {EVERY}")
     right = [Outcome(dims, "float32", "normal", "passed") for dims in (full, odd)]
     said = str(Report("op", "rung", "emulated", (right[0], wrong)))
-    assert "right at C=1024" in said and "lanes past the end" in said
+    assert "C=1024" in said and EVERY not in said
     assert EVERY in str(Report("op", "rung", "emulated", (*right, wrong)))
     some = Outcome(tail, "float32", "normal", "failed", "out[0] is 1\n    tolerance: 1")
     said = str(Report("op", "rung", "emulated", (right[0], some)))
-    assert said.index("lanes past the end") < said.index("tolerance")
+    assert said.index("C=1024") < said.index("tolerance")
 
 
 def test_no_error_is_not_told_as_a_share_of_the_tolerance():
-    for error, share in ((0.0, ""), (0.001, "below 1%"), (0.42, "42%")):
+    for error, share in ((0.0, ""), (0.001, "1%"), (0.42, "42%")):
         said = str(Report("op", "rung", "cpu", (Outcome({}, "float32", "", "passed", "", error),)))
         assert share in said and ("%" in said) == bool(share)
 
@@ -89,7 +95,7 @@ def test_no_error_is_not_told_as_a_share_of_the_tolerance():
 def test_what_is_right_with_warps_of_32_alone_is_told_so(tmp_path):
     rung = planted(tmp_path, "backward", "sums over a warp of 32 lanes, whatever its width")
     report = check(*rung, emulated.Emulated(), ["float32"], SHAPES[1:])
-    assert "right with warps of 32, wrong with 64: write WARP_SIZE" in str(report)
+    assert NARROW in str(report)
 
 
 def test_a_rung_that_says_it_loses_digits_is_spared_the_hard_inputs(tmp_path, device):
@@ -125,14 +131,14 @@ def test_a_failure_names_element_values_and_a_tolerance_that_is_near(error, near
     def change(arrays):
         arrays["out"][1, 5] += error
 
-    text = str(check_python(change))
-    assert (
-        "layernorm.forward rung 1 (test) on cpu: FAILED at N=3 C=31, float32: out[1, 5] is" in text
-    )
-    first, *rest = text.splitlines()
-    assert first.endswith("; 1 of 93 elements are wrong [cpu]")
-    assert rest[0].strip() == "wrong: row 1 of 3; column 5 of 31 of out"
-    assert ("2^-24 |y| to store y in float32" in rest[-1]) == near
+    report = check_python(change)
+    assert str(report).startswith("layernorm.forward rung 1 (test) on cpu: ")
+    (failure, *_) = report.failures
+    assert failure.label == "N=3 C=31, float32"
+    first, place, *rest = failure.detail.splitlines()
+    assert first.startswith("out[1, 5] ") and "; 1 of 93 " in first
+    assert place.strip() == "wrong: row 1 of 3; column 5 of 31 of out"
+    assert ("2^-24 |y|" in rest[-1] if rest else False) == near
 
 
 def test_nan_never_passes():
@@ -142,12 +148,13 @@ def test_nan_never_passes():
     assert "rstd[2] is nan" in str(check_python(change))
 
 
-def test_a_write_around_a_buffer_is_found():
+def test_a_write_around_a_buffer_is_caught():
     def change(arrays):
         beyond = np.lib.stride_tricks.as_strided(arrays["mean"], shape=(4,))
         beyond[3] = 1.0
 
-    assert "it writes past the end of mean, directly after it" in str(check_python(change))
+    (failure, *_) = check_python(change).failures
+    assert failure.detail.startswith(WRITES) and "end of mean" in failure.detail
 
 
 def test_an_error_of_a_few_roundings_passes_and_of_many_does_not():
@@ -168,7 +175,7 @@ def test_two_runs_that_differ_need_a_word_in_the_header():
         calls.append(1)
         arrays["out"][0, 0] *= 1 + 2**-23 * (len(calls) % 2)
 
-    assert "two runs on the same input differ: out[0, 0]" in str(check_python(change))
+    assert re.search(r": out\[0, 0\] .*'Deterministic: no'", str(check_python(change)))
     assert check_python(change, deterministic="no, by design").passed
 
 
@@ -178,12 +185,12 @@ def test_a_shape_that_is_refused_is_not_passed():
     report = check(ladder, rung, Cpu(), ["float32"], [{"N": 1, "C": 8}, {"N": 1, "C": 9}])
     each = 1 + len(ladder.op.cases)
     assert [o.status for o in report.outcomes] == ["passed"] * each + ["refused"] * each
-    assert "C % 4 == 0, and here C = 9" in report.outcomes[each].detail
+    assert re.search(r"C % 4 == 0.* C = 9", report.outcomes[each].detail)
     assert report.passed
-    assert f"{each} passed, {each} refused (it needs C % 4 == 0); largest" in str(report)
+    assert re.search(rf"{each} passed, {each} refused.* C % 4 == 0\W", str(report))
     everywhere = check(ladder, rung, Cpu(), ["float32"], [{"N": 1, "C": 9}])
     assert not everywhere.passed
-    assert "refuses every shape" in str(everywhere)
+    assert "C % 4 == 0" in str(everywhere)
 
 
 def test_a_fault_ends_the_check():
@@ -382,24 +389,20 @@ extern "C" __global__ void global_norm_forward(float* norm, const float* grad, i
 
 @pytest.mark.emulator
 @pytest.mark.parametrize(
-    ("op", "text", "said"),
+    ("op", "text", "cause"),
     [
-        ("relu.backward", ADDS, "cause: the kernel adds to what dinp held before the call"),
-        (
-            "start.sum",
-            UNWRITTEN,
-            "cause: what is stored comes from memory that nothing has written",
-        ),
-        ("global_norm.forward", MAXIMUM, "cause: right while variables without a value hold no 0"),
+        ("relu.backward", ADDS, "--fill 'dinp = 0'"),
+        ("start.sum", UNWRITTEN, FROM_UNWRITTEN),
+        ("global_norm.forward", MAXIMUM, NO_VALUE),
     ],
 )
-def test_what_nothing_has_written_shows_whatever_is_done_with_it(tmp_path, op, text, said):
+def test_what_nothing_has_written_shows_whatever_is_done_with_it(tmp_path, op, text, cause):
     path = tmp_path / "mine.cu"
     path.write_text(text)
     rung = rung_file.parse(path, find(op).op.kernel)
     report = check(find(op), rung, emulated.Emulated(), ["float32"], shapes=[{"N": 33}])
     assert not report.passed
-    assert said in str(report)
+    assert cause in str(report)
 
 
 def test_a_kernel_that_replays_what_it_computed_for_the_same_storage_is_caught():
@@ -410,21 +413,21 @@ def test_a_kernel_that_replays_what_it_computed_for_the_same_storage_is_caught()
         out[:] = kept.setdefault((out.ctypes.data, inp.ctypes.data), np.maximum(inp, 0))
 
     report = check(find("relu.forward"), Rung("1", "test", run=run), Cpu(), shapes=[{"N": 33}])
-    assert "right in the first call, wrong in call 11" in str(report)
+    assert STALE.format(11) in str(report)
 
 
 def test_an_argument_begins_where_the_case_says():
-    found = {}
+    starts = {}
 
     def run(device, arrays, dims, scalars):
         find("layernorm.forward").op.compute(list(arrays.values()), dims)
-        found.update({name: array.ctypes.data % 256 for name, array in arrays.items()})
+        starts.update({name: array.ctypes.data % 256 for name, array in arrays.items()})
 
     rung = Rung("1", "test", run=run)
     op = find("layernorm.forward").op
     outcome = check_case(op, rung, Cpu(), "float32", {"N": 3, "C": 5}, "second layer")
     assert outcome.status == "passed", outcome.detail
-    assert found == {"out": 0, "mean": 12, "rstd": 12, "inp": 0, "weight": 20, "bias": 20}
+    assert starts == {"out": 0, "mean": 12, "rstd": 12, "inp": 0, "weight": 20, "bias": 20}
 
 
 def test_the_gelu_of_a_product_may_be_off_by_what_cancels_in_it():

@@ -159,7 +159,7 @@ def test_limits_of_a_file_are_counted_where_it_can_do_no_harm(tmp_path, limit, c
     text = f"{more}\n__attribute__((constructor)) static void tries() {{ {made}; }}\n"
     on = ["--dtype", "fp32", "--shape", "N=2,C=33", "--at-most", limit]
     assert main(["check", "layernorm.forward", kernel(tmp_path, text), *on]) == 0
-    assert f"the limit is {limit.partition('=')[2][0]}" in capsys.readouterr().out
+    assert re.search(rf"\b{limit.partition('=')[0]}: \d", capsys.readouterr().out)
     assert not (tmp_path / "made").exists()
     assert main(["check", "layernorm.forward", kernel(tmp_path, text), *on, "--unconfined"]) == 0
     assert (tmp_path / "made").exists()

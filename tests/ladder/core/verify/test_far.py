@@ -5,7 +5,7 @@ import pytest
 from ladder.core.contract import rung_file
 from ladder.core.contract.ladder import find
 from ladder.core.emulator.emulated import Emulated
-from ladder.core.verify.check import check
+from ladder.core.verify.check import LAST_BLOCK, check
 from ladder.core.verify.variants import out_of_reach
 
 LADDER = find("crossentropy.fused")
@@ -25,7 +25,8 @@ def test_an_int_that_cannot_hold_an_offset_is_named_by_its_line(tmp_path):
     report = check(LADDER, with_offsets_of_int(tmp_path), Emulated(), dtypes=["bfloat16"])
     (failure,) = report.failures
     assert failure.dims["N"] * failure.dims["Vp"] > 2**31
-    assert "outside of every buffer" in failure.detail and "x[target]" in failure.detail
+    assert {kind for kind, *_ in failure.problems} == {"out of bounds"}
+    assert failure.inputs == LAST_BLOCK and "x[target]" in failure.detail
 
 
 @pytest.mark.emulator

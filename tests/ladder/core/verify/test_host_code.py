@@ -1,5 +1,6 @@
 """Answers with host code: they run as they are, mistakes have lines, and the unknown has a name."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -64,19 +65,21 @@ def test_several_launches_with_memory_between_them(written):
 
 @pytest.mark.emulator
 @pytest.mark.parametrize(
-    ("old", "new", "says"),
+    ("old", "new", "kind", "names"),
     [
-        ("        __syncthreads();\n    }", "    }", "mine.cu:10: race on part in shared memory"),
-        ("if (i < n) to", "to", "mine.cu:18: block (0, 0, 0), thread ("),
-        ("(N + threads - 1) / threads", "N / threads", "mine.cu:27: a launch of grid (0, 1, 1)"),
-        ("    cudaMemset(sum, 0, sizeof(float));\n", "", "B[0] is nan"),
-        ("<<<1, threads>>>(A", "<<<1, threads>>>(&h", "mine.cu:26: the kernel is passed a pointer"),
+        ("        __syncthreads();\n    }", "    }", "race", "mine.cu:10: .* part "),
+        ("if (i < n) to", "to", "out of bounds", "mine.cu:18: .* from,"),
+        ("(N + threads - 1) / threads", "N / threads", "", r"mine.cu:27: .* \(0, 1, 1\)"),
+        ("    cudaMemset(sum, 0, sizeof(float));\n", "", "", r"B\[0\] is nan"),
+        ("<<<1, threads>>>(A", "<<<1, threads>>>(&h", "", "mine.cu:26: .* pointer"),
     ],
 )
-def test_what_a_launch_does_wrong_has_a_line(written, old, new, says):
+def test_what_a_launch_does_wrong_has_a_line(written, old, new, kind, names):
     text = replaced(SOLVE, old, new).replace("float* sum;\n    c", "float *sum, h = 0;\n    c")
     report = sandbox.check(written("ref.py", CENTERED), written("mine.cu", text), shapes=FEW)
-    assert not report.passed and says in str(report), report
+    (failure, *_) = report.failures
+    assert {problem[0] for problem in failure.problems} == {kind} - {""}, report
+    assert re.search(names, failure.detail), report
 
 
 @pytest.mark.emulator
@@ -96,24 +99,25 @@ def test_a_python_file_is_read_and_its_lines_are_named(written):
     line = tail[: tail.index("i <= C")].count("\n") + 1
     assert f".py:{line}: " in str(sandbox.check(reference, written("t.py", tail), shapes=SMALL))
     flat = written("flat.py", INLINE.replace("empty_like(x)", "zeros({x.numel()}, x.options())"))
-    assert "out must be float32 (2, 33)" in str(sandbox.check(reference, flat, shapes=SMALL))
+    assert "float32 (2, 33)" in str(sandbox.check(reference, flat, shapes=SMALL))
     axis = written("axis.py", replaced(INLINE, "x.size(1)", "x.size(2)"))
-    assert "size of an axis" in str(sandbox.check(reference, axis, shapes=SMALL))
+    line = axis.read_text().split("x.size(2)")[0].count("\n") + 1
+    assert f".py:{line}: " in str(sandbox.check(reference, axis, shapes=SMALL))
 
 
 @pytest.mark.emulator
 @pytest.mark.parametrize(
-    ("old", "new", "says"),
+    ("old", "new", "names"),
     [
-        ("cudaFree(sum);", "cudaStreamCreate(0);", "mine.cu:29:5: .*not declared in this scope; h"),
-        ("<cuda_runtime.h>", "<cublas_v2.h>", "mine.cu:1:10: cublas_v2.h: No such file"),
-        ("cudaFree(sum);", "torch::relu(sum);", "mine.cu:29:12: .*relu.* not a member of .torch"),
-        ("int N)", "int count)", "solve takes 'int count', and ref.py has no count"),
+        ("cudaFree(sum);", "cudaStreamCreate(0);", "mine.cu:29:5: .*cudaStreamCreate"),
+        ("<cuda_runtime.h>", "<cublas_v2.h>", "mine.cu:1:10: .*cublas_v2.h"),
+        ("cudaFree(sum);", "torch::relu(sum);", "mine.cu:29:12: .*relu.*torch"),
+        ("int N)", "int count)", "solve .*'int count'.* ref.py "),
     ],
 )
-def test_what_is_not_understood_is_refused_in_one_line(written, old, new, says):
+def test_what_is_not_understood_is_refused_in_one_line(written, old, new, names):
     text = replaced(SOLVE, old, new)
-    with pytest.raises(LadderError, match=says) as error:
+    with pytest.raises(LadderError, match=names) as error:
         sandbox.check(written("ref.py", CENTERED), written("mine.cu", text), shapes=FEW)
     assert "\n" not in str(error.value)
 
@@ -124,7 +128,7 @@ def test_which_function_is_called(tmp_path):
     assert find_host(Path("a.cu"), two)[1] == "second"
     assert find_host(Path("a.cu"), two + 'M(E, m) { m.def("f", &first); }')[1] == "first"
     assert find_host(Path("a.cu"), "// k<<<1, 1>>>\n" + SOLVE.replace("<<<", "("))[1] == ""
-    with pytest.raises(LadderError, match=r"a.py:2: an f-string"):
+    with pytest.raises(LadderError, match=r"a\.py:2: "):
         find_host(Path("a.py"), '\nx = f"""__global__ void k() {{}}"""')
 
 
@@ -134,8 +138,8 @@ def test_counts_go_by_the_kernels_names(written, capsys):
     path = written("mine.cu", text)
     ref, on = written("ref.py", CENTERED), ["--shape", "N=2", "--unconfined"]
     assert main(["check", str(path), "--reference", str(ref), *on]) == 1
-    assert "byte 4 of sum, which has 3" in capsys.readouterr().out
+    assert "byte 4 of sum" in capsys.readouterr().out
     path.write_text(SOLVE)
     limit = [*on, "--at-most", "sectors of A=9"]
     assert main(["check", str(path), "--reference", str(ref), *limit]) == 2
-    assert "no kernel accesses A by this name, but from, part, sum, to" in capsys.readouterr().err
+    assert re.search(" A .* from, part, sum, to$", capsys.readouterr().err)

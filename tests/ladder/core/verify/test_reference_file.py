@@ -60,12 +60,12 @@ def test_a_kernel_agrees_races_or_lacks_a_tail(written):
     assert {outcome.inputs for outcome in report.outcomes} >= {"normal", "zeros", "small numbers"}
     racy = KERNEL.replace("    __syncthreads();\n    }", "    }")
     line = racy[: racy.index("+= partial")].count("\n") + 1
-    report = str(sandbox.check(reference, written("racy.cu", racy), shapes=SMALL))
-    assert f"racy.cu:{line}: race on partial" in report
-    assert "ladder check" in report and "racy.cu --reference ref.py --shape N=2,C=33" in report
+    report = sandbox.check(reference, written("racy.cu", racy), shapes=SMALL)
+    assert ["race", line] in [problem[::2] for problem in report.failures[0].problems]
+    assert "racy.cu --reference ref.py --shape N=2,C=33" in str(report)
     tail = replaced(KERNEL, "i < C; i += 256) out", "i < C / 4 * 4; i += 256) out")
     report = sandbox.check(reference, written("tail.cu", tail), shapes=SMALL)
-    assert "cause: no thread writes these elements" in str(report)
+    assert report.failures[0].detail.startswith("out[0, 32] is nan")
 
 
 @pytest.mark.emulator
@@ -75,7 +75,8 @@ def test_whole_numbers_are_drawn_by_the_file_and_shapes_derived_from_the_kernel(
     assert report.passed, report
     assert any(each.dims["N"] % 256 and each.dims["N"] > 256 for each in report.outcomes)
     racy = written("racy.cu", replaced(COUNTING, "atomicAdd(&counts[values[i]], 1)", "counts[0]++"))
-    assert "racy.cu:12: race on counts in global" in str(sandbox.check(reference, racy))
+    (failure, *_) = sandbox.check(reference, racy).failures
+    assert [problem[::2] for problem in failure.problems] == [["race", 12]]
 
 
 @pytest.mark.emulator
@@ -108,48 +109,47 @@ def test_16_bit_arrays_that_stay_so_are_float64_for_the_reference(written):
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "names"),
     {
         "def f(x: 'N' -> {}": ":1: SyntaxError: ",
-        "import nothing_like_it": ":1: ModuleNotFoundError: ",
-        "def f(x: 'N'): return x": ": no function says what is computed",
-        "def f(x) -> {'y': 'N'}: return x": ": f: say what x is: ",
-        "def f(x: 'N', K: int) -> {'y': 'N'}: return x": ": f: K is a dimension of no array",
-        "def f(x: 'float64 N') -> {'y': 'N'}: return x": ": f: x: float64 is no type here",
-        "def f(x: 'N +') -> {'y': 'N'}: return x": ": f: x: cannot read '+'",
-        "def f(x: 'int32 N') -> {'y': 'N'}: return x": ": f: say which whole numbers x holds: ",
-        "def f(x: 'N') -> {'y': 'N'}: return x[1:]": 'y of shape (8,), and "N" is (9,) at N=9',
-        "def f(x: 'N') -> {'y': 'N'}: return x, x": ": f: it returns 2 arrays, not y",
-        "def f(x: 'N') -> {'y': 'N'}:\n  x += 1\n  return x * 1": ": f: it changes x",
-        "def f(x: 'N') -> {'y': 'N'}:\n\n  return x[99]": ":3: f at N=9: IndexError: index 99 is",
-        "fits = ['N > 3']\ndef f(x: 'N') -> {'y': 'N'}: return x": ": f: fits has 'N > 3'; write",
+        "import nothing_like_it": ":1: ModuleNotFoundError: .*nothing_like_it",
+        "def f(x: 'N'): return x": r": .* '-> {\"out\": \"N C\"}'",
+        "def f(x) -> {'y': 'N'}: return x": ': f: .* x: "N C" ',
+        "def f(x: 'N', K: int) -> {'y': 'N'}: return x": ": f: K .* N;.* K: int = 4",
+        "def f(x: 'float64 N') -> {'y': 'N'}: return x": ": f: x: float64 .*float32",
+        "def f(x: 'N +') -> {'y': 'N'}: return x": r": f: x: .*'\+'",
+        "def f(x: 'int32 N') -> {'y': 'N'}: return x": ": f: .* x .*inputs.*{'x': rng.integers",
+        "def f(x: 'N') -> {'y': 'N'}: return x[1:]": r': f .* y .*\(8,\).*"N".* \(9,\).* N=9',
+        "def f(x: 'N') -> {'y': 'N'}: return x, x": ": f: .* 2 .* y$",
+        "def f(x: 'N') -> {'y': 'N'}:\n  x += 1\n  return x * 1": ": f: .* x;.* copy",
+        "def f(x: 'N') -> {'y': 'N'}:\n\n  return x[99]": ":3: f at N=9: IndexError: .*99",
+        "fits = ['N > 3']\ndef f(x: 'N') -> {'y': 'N'}: return x": ": f: fits .*'N > 3'.*'T <= P'",
     }.items(),
 )
-def test_a_broken_contract_is_one_line_that_names_file_and_remedy(written, text, says):
+def test_a_broken_contract_is_one_line_that_names_file_and_remedy(written, text, names):
     path = written("ref.py", text)
-    with pytest.raises(LadderError) as error:
+    with pytest.raises(LadderError, match=f"^ref.py{names}") as error:
         load(path)
-    message = str(error.value)
-    assert message.startswith("ref.py") and says in message and "\n" not in message
+    assert "\n" not in str(error.value)
 
 
 @pytest.mark.emulator
 def test_a_nan_of_the_reference_is_its_own_mistake(written):
     reference = written("ref.py", RMSNORM.replace("(x * x).mean", "x.mean"))
-    with pytest.raises(LadderError, match=r"^ref.py: the reference's own out is not finite at N=2"):
+    with pytest.raises(LadderError, match=r"^ref\.py: .* out .* N=2 .*'inputs'"):
         sandbox.check(reference, written("mine.cu", KERNEL), shapes=SMALL)
 
 
 def test_the_files_are_named_in_their_places(written, capsys):
     written("ref.py", RMSNORM), written("mine.cu", KERNEL)
-    for words, says in (
-        (["check", "mine.cu"], "mine.cu is a kernel"),
-        (["check", "layernorm.forward", "3", "--reference", "ref.py"], "and no op"),
-        (["check", "mine.cu", "--reference", "mine.cu"], "name a Python file"),
+    for words, remedy in (
+        (["check", "mine.cu"], "--reference ref.py"),
+        (["check", "layernorm.forward", "3", "--reference", "ref.py"], "check mine.cu --reference"),
+        (["check", "mine.cu", "--reference", "mine.cu"], "--reference mine.cu: "),
         (["bench", "--reference", "ref.py"], "bench mine.cu --reference ref.py"),
     ):
         assert main(words) == 2
-        assert says in capsys.readouterr().err
+        assert remedy in capsys.readouterr().err
 
 
 @pytest.mark.emulator
@@ -162,20 +162,21 @@ def test_findings_are_annotations_of_a_workflow_and_sarif_as_github_asks_for(wri
     line = printing[: printing.index("+= partial")].count("\n") + 1
     words = ["check", "a,b.cu", "--reference", "ref.py", "--shape", "N=2,C=33", "--format"]
     assert main([*words, "github"]) == 1
-    stop, *text, resume, found = capsys.readouterr().out.strip().split("\n")
+    stop, *text, resume, annotation = capsys.readouterr().out.strip().split("\n")
     assert stop == f"::stop-commands::{resume.strip(':')}" and "::error::of a kernel" in text
-    assert found.startswith(f"::error file=a%2Cb.cu,line={line},title=kernel-fault::ref.py: at N=2")
+    assert annotation.startswith(
+        f"::error file=a%2Cb.cu,line={line},title=kernel-fault::ref.py: at N=2"
+    )
     written("a,b.cu", racy)
     assert main([*words, "sarif"]) == 1
     log = json.loads(capsys.readouterr().out)
     assert log["version"] == "2.1.0" and log["$schema"].endswith("sarif-2.1.0.json")
     (run,) = log["runs"]
     driver = run["tool"]["driver"]
-    rules = {rule["id"]: rule for rule in driver["rules"]}
-    for rule in rules.values():
+    for rule in driver["rules"]:
         assert all(rule[key]["text"] for key in ("shortDescription", "fullDescription", "help"))
     (result,) = run["results"]
-    assert driver["name"] and result["ruleId"] in rules and "race" in result["message"]["text"]
+    assert driver["name"] and result["ruleId"] == "kernel-fault" and result["message"]["text"]
     ((_, place),) = result["locations"][0].items()
     assert place["artifactLocation"]["uri"] == "a%2Cb.cu"
     source = racy.splitlines()[line - 2]

@@ -45,8 +45,9 @@ def test_a_loop_without_end_is_stopped(device_name):
     )
     start = time.monotonic()
     report = check(source, device_name, seconds=3)
-    assert not report.passed
-    assert "FAILED: kernel.cu was stopped after 3 s: a loop that does not end" in str(report)
+    (outcome,) = report.outcomes
+    assert (outcome.status, outcome.dims) == ("fault", {})
+    assert re.search(r"kernel\.cu .* 3 s.* --seconds", outcome.detail)
     assert time.monotonic() - start < 30
 
 
@@ -57,10 +58,10 @@ def test_a_slow_kernel_is_told_how_far_its_check_came_and_not_that_it_is_endless
     source = replaced("float sum = 0.0f, squares", f"{slow}float sum = 0.0f, squares")
     shapes = [{"N": 1, "C": C} for C in range(1, 2000)]
     report = sandbox.check("layernorm.forward", source, "emulated", ["float32"], shapes, seconds=8)
-    assert "kernel.cu was stopped after 8 s, the time of the whole check. It is slow" in str(report)
     *done, last = report.outcomes
     assert done and {outcome.status for outcome in done} == {"passed"}
-    assert f", and {len(done)} shapes and cases are done" in last.detail
+    assert last.status == "fault" and last.dims
+    assert re.search(rf"kernel\.cu .* 8 s.* {len(done)} .* --seconds", last.detail)
 
 
 def test_a_users_own_kernel_has_warps_of_32_unless_others_are_asked_for():
@@ -98,12 +99,12 @@ def test_a_crash_is_reported_with_the_line_that_caused_it_before_the_way_it_ende
 
     monkeypatch.setattr(sandbox, "in_child", dies)
     line = SOURCE[: SOURCE.index("mean[row] = m;")].count("\n") + 1
-    first, *rest = str(check(replaced("mean[row] = m;", "mean[row + N] = m;"), "emulated")).split(
-        "\n"
-    )
-    assert "FAILED at N=2 C=33, float32: " in first
-    assert f"kernel.cu:{line}: block (0, 0, 0), thread" in first and "outside of" in first
-    assert rest[-1].strip() == "process: kernel.cu crashed (SIGABRT): free(): invalid pointer"
+    report = check(replaced("mean[row] = m;", "mean[row + N] = m;"), "emulated")
+    (outcome,) = report.outcomes
+    first, *rest = outcome.detail.split("\n")
+    assert outcome.label == "N=2 C=33, float32" and f"kernel.cu:{line}: " in first
+    assert [problem[::2] for problem in outcome.problems] == [["out of bounds", line]]
+    assert rest[-1].endswith("kernel.cu crashed (SIGABRT): free(): invalid pointer")
 
 
 def test_a_kernel_that_does_not_compile_shows_its_line(device_name):
@@ -120,11 +121,11 @@ def test_a_kernel_that_does_not_compile_shows_its_line(device_name):
 def test_the_compilers_warnings_about_ones_own_file_are_part_of_the_report(tmp_path):
     path = tmp_path / "mine.cu"
     path.write_text(replaced("float sum = 0.0f, squares", "int unused;\nfloat sum, squares"))
-    text = str(check(path, "emulated"))
-    assert ": FAILED at N=2 C=33, float32: " in text
-    first = line(path.read_text(), "int unused;")
-    assert f"{path}:{first}: warning: unused variable " in text
-    assert re.search(rf"^{path}:\d+: warning: .*.sum. .*uninitialized", text, re.MULTILINE)
+    report = check(path, "emulated")
+    assert report.failures[0].label == "N=2 C=33, float32"
+    warnings, first = "\n".join(report.warnings), line(path.read_text(), "int unused;")
+    assert warnings in str(report) and f"{path}:{first}: warning: " in warnings
+    assert re.search(rf"^{path}:\d+: warning: .*\Wsum\W", warnings, re.MULTILINE)
     path.write_text(replaced("float sum = 0.0f, squares", "int unused;\nfloat sum = 0.0f, squares"))
     report = check(path, "emulated")
     assert report.passed
@@ -135,15 +136,13 @@ def test_the_compilers_warnings_about_ones_own_file_are_part_of_the_report(tmp_p
 def test_a_kernel_of_another_name_with_other_arguments_passes_with_args(device_name):
     source = SOURCE.replace("layernorm_forward", "my_layernorm")
     source = source.replace("int N, int C) {", "int C, int rows) {\n    int N = rows;")
-    with pytest.raises(LadderError, match=r"my_layernorm takes 'int rows', .* no rows; .*adopt"):
+    with pytest.raises(LadderError, match=r"my_layernorm .*'int rows'.* adopt"):
         check(source, device_name)
     assert check(source.replace("// Launch:", "// Args: rows = N\n// Launch:"), device_name).passed
 
 
 def test_a_header_without_a_launch_is_refused_with_an_example(device_name):
-    with pytest.raises(
-        LadderError, match=r"says nothing of the launch; write e\.g\. '// Launch: layer"
-    ):
+    with pytest.raises(LadderError, match=r"'// Launch: layernorm_forward<<<"):
         check(SOURCE.replace("// Launch:", "// Left:"), device_name)
 
 
@@ -179,32 +178,31 @@ def test_the_kernel_of_the_page_on_adding_a_rung_does_what_the_page_says():
     assert kernel.startswith(header)
     report = sandbox.check("layernorm.forward", kernel, "emulated")
     assert report.passed, report
-    counted = "33 passed; largest error"
-    assert counted in str(report)
-    assert counted in page
+    counted = f"{len(report.outcomes)} passed; "
+    assert counted in str(report) and counted in page
     start = kernel.index("float squares = 0.0f;")
     wrong = kernel[:start] + kernel[start:].replace("i < C;", "i <= C;", 1)
     report = sandbox.check(
         "layernorm.forward", wrong, "emulated", ["float32"], [{"N": 2, "C": 768}]
     )
     assert not report.passed
-    assert "FAILED at N=2 C=768, float32: out[0, 6] is 1.38" in str(report)
+    assert report.failures[0].detail.startswith("out[0, 6] is 1.38")
 
 
 @pytest.mark.parametrize(
-    ("tiles", "message"),
+    ("tiles", "names"),
     [
-        ("inp[32]", r"a tile has rows and columns: inp\[32\]"),
-        ("inp[4, 16]", r"TMA cannot copy tiles of 4 x 16 from float32 \(2, 33\): a tile has"),
-        ("input[4, 32]", "Tiles names input, which this call does not have"),
+        ("inp[32]", r"inp\[32\]"),
+        ("inp[4, 16]", r"TMA .* 4 x 16 .* float32 \(2, 33\)"),
+        ("input[4, 32]", r"Tiles .* input\b"),
     ],
 )
-def test_a_tile_that_cannot_be_copied_is_refused(tiles, message):
+def test_a_tile_that_cannot_be_copied_is_refused(tiles, names):
     (launch,) = re.findall(r"^// Launch: .*$", SOURCE, re.MULTILINE)
     name = tiles.partition("[")[0]
     parameter = f"int N, int C, const __grid_constant__ TensorMap {name}_tiles)"
     source = replaced("int N, int C)", parameter).replace(launch, f"{launch}\n// Tiles: {tiles}")
     include = '#include "portable.cuh"'
     assert include in source
-    with pytest.raises(LadderError, match=message):
+    with pytest.raises(LadderError, match=names):
         check(source.replace(include, include + '\n#include "hopper.cuh"'), "emulated")
