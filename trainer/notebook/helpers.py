@@ -19,6 +19,7 @@ from IPython.display import Markdown, display
 from matplotlib import colormaps
 
 from ladder.core.common.files import read_json
+from ladder.core.common.moved import gone
 from ladder.core.contract.ladder import find
 from ladder.core.contract.op import DTYPES
 from ladder.core.measure import results
@@ -56,6 +57,14 @@ FORMATS = {
     "bfloat16": ml_dtypes.finfo(ml_dtypes.bfloat16),
     "float16": np.finfo(np.float16),
 }
+
+__getattr__ = gone(
+    __name__,
+    {
+        "swap": "python -m trainer bench --rung layernorm.forward=6",
+        "char_run": "the character models of doc/training/runs.md",
+    },
+)
 
 
 # ---- the program --------------------------------------------------------------------------------

@@ -1,12 +1,14 @@
-"""Modules that have moved are still imported by the names that they had in version 0.1."""
+"""What programs of version 0.1 name: a module that has moved is imported, and a function that is
+gone says what takes its place."""
 
 import importlib
 import sys
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
+from typing import NoReturn
 
 
 class _Forward(MetaPathFinder, Loader):
@@ -44,3 +46,13 @@ def forward(package: str, moved: Mapping[str, str]) -> None:
     """
     names = {f"{package}.{old}": f"{package}.{new}" for old, new in moved.items()}
     sys.meta_path.insert(0, _Forward(names))
+
+
+def gone(module: str, instead: Mapping[str, str]) -> Callable[[str], NoReturn]:
+    """The `__getattr__` of a module that has lost functions: {name: what takes its place}."""
+
+    def __getattr__(name: str) -> NoReturn:
+        remedy = f" since version 0.1; instead: {instead[name]}" if name in instead else ""
+        raise AttributeError(f"{module} has no {name!r}{remedy}", name=name)
+
+    return __getattr__
