@@ -9,6 +9,7 @@
 Nothing that it shows of measurements is typed: it is read from doc/results.
 """
 
+import functools
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -58,13 +59,7 @@ FORMATS = {
     "float16": np.finfo(np.float16),
 }
 
-__getattr__ = gone(
-    __name__,
-    {
-        "swap": "python -m trainer bench --rung layernorm.forward=6",
-        "char_run": "the character models of doc/training/runs.md",
-    },
-)
+__getattr__ = functools.partial(gone, __name__)
 
 
 # ---- the program --------------------------------------------------------------------------------

@@ -4,11 +4,19 @@ gone says what takes its place."""
 import importlib
 import sys
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import NoReturn
+
+GONE = {  # functions, and what takes their place
+    "machine": 'nb.drawing("machine")',
+    "steps": 'nb.drawing("reduction-steps")',
+    "bars_and_roofline": "nb.bars(..., roofline=True)",
+    "swap": "python -m trainer bench --rung layernorm.forward=6",
+    "char_run": "the character models of doc/training/runs.md",
+}
 
 
 class _Forward(MetaPathFinder, Loader):
@@ -48,11 +56,7 @@ def forward(package: str, moved: Mapping[str, str]) -> None:
     sys.meta_path.insert(0, _Forward(names))
 
 
-def gone(module: str, instead: Mapping[str, str]) -> Callable[[str], NoReturn]:
-    """The `__getattr__` of a module that has lost functions: {name: what takes its place}."""
-
-    def __getattr__(name: str) -> NoReturn:
-        remedy = f" since version 0.1; instead: {instead[name]}" if name in instead else ""
-        raise AttributeError(f"{module} has no {name!r}{remedy}", name=name)
-
-    return __getattr__
+def gone(module: str, name: str) -> NoReturn:
+    """What `__getattr__` of a module raises that has lost functions."""
+    remedy = f" since version 0.1; instead: {GONE[name]}" if name in GONE else ""
+    raise AttributeError(f"{module} has no {name!r}{remedy}", name=name)

@@ -53,14 +53,7 @@ FOLDER = pages.ROOT / "notebooks"
 SLOT = pages.Slot(FOLDER / "notebook.ipynb", old="", draw=False)  # what links are relative to
 SOLUTION = re.compile(r"<summary>Solution</summary>\n\n```(\w+)\n(.*?)```", re.DOTALL)
 
-__getattr__ = gone(
-    __name__,
-    {
-        "machine": 'nb.drawing("machine")',
-        "steps": 'nb.drawing("reduction-steps")',
-        "bars_and_roofline": "nb.bars(..., roofline=True)",
-    },
-)
+__getattr__ = functools.partial(gone, __name__)
 
 
 # ---- kernels ------------------------------------------------------------------------------------
