@@ -5,11 +5,23 @@ path of your own `.cu` file.
 """
 
 import argparse
+import importlib
 import sys
 from collections.abc import Sequence
 
 from ladder.core.common.command_line import Parser, run, version
 from ladder.core.common.errors import LadderError
+
+COMMANDS = {  # a module of ladder/core/commands, and the commands that it adds
+    "sources": ("list", "show", "diff", "lint"),
+    "checks": ("check", "doctor"),
+    "adoption": ("adopt",),
+    "timings": ("bench", "pick", "latency"),
+    "machine_code": ("compile", "sass", "isa"),
+    "traces": ("trace", "ncu"),
+    "exports": ("export",),
+    "documents": ("docs", "notebooks"),
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -23,23 +35,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(words: Sequence[str]) -> int:
     if "" in words:  # a variable of the shell that is not set
         raise LadderError("an argument is empty; give it a value, or leave it out")
-    options = _parser().parse_args(words)
+    options = _parser(words).parse_args(words)
     status: int = options.run(options)
     return status
 
 
-def _parser() -> argparse.ArgumentParser:
-    from ladder.core.commands import (
-        adoption,
-        checks,
-        completion,
-        documents,
-        exports,
-        machine_code,
-        sources,
-        timings,
-        traces,
-    )
+def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
+    """A parser of all commands; where one is typed, of that one: it imports no other's modules."""
+    from ladder.core.commands import completion
     from ladder.core.commands.shared import Commands
 
     parser = Parser(prog="python -m ladder", description="Kernels of GPT-2's layers, rung by rung.")
@@ -52,17 +55,9 @@ def _parser() -> argparse.ArgumentParser:
         'bash)"',
     )
     commands = Commands(parser)
-    for module in (
-        sources,
-        checks,
-        adoption,
-        timings,
-        machine_code,
-        traces,
-        exports,
-        documents,
-    ):
-        module.add_to(commands)
+    needed = [name for name, known in COMMANDS.items() if words and words[0] in known]
+    for name in needed or COMMANDS:
+        importlib.import_module(f"ladder.core.commands.{name}").add_to(commands)
     return parser
 
 

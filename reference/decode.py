@@ -10,6 +10,8 @@ import numpy as np
 
 from reference import gelu, matmul
 
+BELOW_1 = 1 - 2.0**-24  # the largest coin, in float32 too
+
 
 def embedding(
     out: np.ndarray,
@@ -113,4 +115,4 @@ def draw(logits: np.ndarray, coin: float, temperature: float, top_k: int) -> int
         kept[np.flatnonzero(scores == least)[: top_k - np.count_nonzero(kept)]] = True
         scores[~kept] = -np.inf
     cumulative = np.cumsum(np.exp((scores - scores.max()) / temperature))
-    return int(np.searchsorted(cumulative, coin * cumulative[-1], side="right"))
+    return int(np.searchsorted(cumulative, min(coin, BELOW_1) * cumulative[-1], side="right"))

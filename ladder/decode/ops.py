@@ -17,6 +17,7 @@ import numpy as np
 
 from ladder.core.contract.ladder import Ladder
 from ladder.core.contract.op import (
+    Arg,
     Case,
     Dims,
     MakeInputs,
@@ -38,8 +39,12 @@ Arrays = dict[str, np.ndarray]
 
 LINEAR_SHAPES = shapes("N C OC", (1, 1, 1), (1, 64, 48), (3, 31, 33), (2, 264, 67), (8, 129, 136))
 
-BELOW_1 = 1 - 2.0**-24  # a coin is less than 1, in float32 too
-SUM_ERROR = 2.0**-19  # of a share of the probabilities in float32, relative; see `near_coins`
+# What float32 is off by in the share of the tokens up to some token, relative: an exponential by
+# 2^-21, most of it from its argument, which float32 holds to 2^-24 of a number up to 10; sums of
+# 50,257 of them, in parts of a few dozen, by about as much. A token's own share is ten times that
+# on average, so a wrong token is hardly ever accepted. One running sum over all of them is off by
+# some 2^-15, more than a token's share.
+SUM_ERROR = 2.0**-19
 
 GPT2 = {"B": 1, "P": 1024, "C": 768}
 LINEAR_BENCH = {
@@ -114,7 +119,7 @@ def equal_logits(dims: Dims, rng: np.random.Generator) -> Arrays:
 
 def edge_coins(dims: Dims, rng: np.random.Generator) -> Arrays:
     """Coins of 0 and just below 1, in turns: the first token that may be drawn, and the last."""
-    coins = np.where(np.arange(dims["B"]) % 2, BELOW_1, 0.0)
+    coins = np.where(np.arange(dims["B"]) % 2, decode.BELOW_1, 0.0)
     return {"coins": np.repeat(coins[:, None], dims["P"], axis=1)}
 
 
@@ -161,18 +166,6 @@ def not_finite(dims: Dims, rng: np.random.Generator) -> Arrays:
     logits = rng.standard_normal((dims["B"], dims["Vp"]))
     logits[:, dims["V"] - 1] = np.where(np.arange(dims["B"]) % 2, np.nan, np.inf)
     return {"logits": logits}
-
-
-def near_coins(values: Mapping[str, np.ndarray]) -> list[Arrays]:
-    """Coins changed by what float32 is off by in the share of the tokens up to some token.
-
-    An exponential is off by a relative 2^-21, most of it from its argument, which float32 holds to
-    2^-24 of a number up to 10. Sums of 50,257 of them, in parts of a few dozen, add about as much.
-    A token's own share is ten times SUM_ERROR on average, so a wrong token is hardly ever accepted.
-    One running sum over all of them is off by some 2^-15, more than a token's share.
-    """
-    coins = values["coins"].astype(np.float64)
-    return [{"coins": np.minimum(coins * (1 + e), BELOW_1)} for e in (-SUM_ERROR, SUM_ERROR)]
 
 
 embedding = Op(
@@ -302,7 +295,7 @@ sample = Op(
         update("window", "B P+1", "int32"),
         update("positions", "B", "int32"),
         read("logits", "B Vp"),
-        read("coins", "B P", "float32"),
+        Arg("coins", "B P", "in", "float32", rtol=SUM_ERROR),
     ),
     fits=("V <= Vp",),
     scalars=(Scalar("temperature", "float32"), Scalar("top_k", "int32")),
@@ -316,7 +309,6 @@ sample = Op(
         "B=64": {"B": 64, "P": 1024, "V": 50257, "Vp": 50304},
     },
     make_inputs=sample_inputs,
-    near=near_coins,
     cases={
         "top 3": Case(next_at_an_end(lambda V: min(3, V - 1)), scalars={"top_k": 3}),
         "top 1": Case(equal_logits, scalars={"top_k": 1}),

@@ -78,10 +78,12 @@ backward_weight = replace(
         read("inp", "N C"),
     ),
     reference=matmul.backward_weight,
-    # Split over the emulator's 4 SMs, each has 9 steps: more than two rounds of a ring of 4 stages.
-    also=({"N": 2113, "C": 8, "OC": 8},),
-    # 3 tiles of 23 steps: stream-K cuts the second one's last steps. With fewer SMs, it never does.
-    also_with={"matmul.tiles.stream_k": OnGpu(5, {"N": 1409, "C": 8, "OC": 264})},
+    also=(
+        # Split over the emulator's 4 SMs: 9 steps each, more than two rounds of a ring of 4 stages.
+        {"N": 2113, "C": 8, "OC": 8},
+        # 3 tiles of 23 steps: stream-K cuts the second one's last ones. With fewer SMs, never.
+        OnGpu(5, {"N": 1409, "C": 8, "OC": 264}, "matmul.tiles.stream_k"),
+    ),
     cases={"second layer": Case(starts={"dweight": "OC * C", "inp": "N * C"})},
 )
 

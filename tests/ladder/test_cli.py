@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from fakes import FakeGpu
 
-from ladder.__main__ import main
+from ladder.__main__ import COMMANDS, main
 from ladder.core.commands import checks, timings
 from ladder.core.contract.ladder import find, ladders
 from ladder.core.contract.target import Target
@@ -36,6 +36,13 @@ def test_list_names_every_op_and_rung(capsys):
     out = capsys.readouterr().out
     assert "one warp per row" in out
     assert "residual" not in out
+
+
+@pytest.mark.parametrize("command", [name for names in COMMANDS.values() for name in names])
+def test_a_command_is_found_in_its_module(command, capsys):
+    with pytest.raises(SystemExit, match="0"):
+        main([command, "--help"])
+    assert f"usage: python -m ladder {command}" in capsys.readouterr().out
 
 
 def test_show_prints_the_file_as_it_is(capsys):

@@ -10,6 +10,7 @@ are left as they are. `OPERATORS` lists the kinds of changes.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -133,6 +134,10 @@ class Code:
     source: str
     tokens: Sequence[Token]
     spaced: Sequence[bool]  # by token: white space on both sides, as around a binary operator
+
+    @functools.cached_property
+    def words(self) -> set[str]:
+        return {token.text for token in self.tokens}
 
     def text(self, at: int) -> str:
         return self.tokens[at].text if 0 <= at < len(self.tokens) else ""
@@ -265,9 +270,8 @@ def index(code: Code, at: int) -> Iterator[Mutation]:
     """One index or dimension is taken for another that the file uses."""
     token = code.tokens[at]
     other = OTHER.get(token.text)
-    words = {token.text for token in code.tokens}
     declared = code.tokens[at - 1].kind == "word" and code.text(at - 1) != "return"
-    if token.kind == "word" and other in words and other and not declared:
+    if token.kind == "word" and other and other in code.words and not declared:
         yield Mutation("index", token.start, token.end, other)
 
 

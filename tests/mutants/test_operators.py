@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.mutants.__main__ import EQUIVALENT, equivalent, make, sample
+from tests.mutants.__main__ import EQUIVALENT, equivalent, make, sample, share
 from tests.mutants.changes import read
 from tests.mutants.operators import mutations
 
@@ -70,6 +70,14 @@ def test_a_sample_is_the_same_each_time_and_of_all_kinds():
     assert len(chosen) == 18
     kinds = {m.mutation.operator for m in mutants if m.layer == "relu"}
     assert {m.mutation.operator for m in chosen if m.layer == "relu"} == kinds
+
+
+def test_the_shares_are_all_mutants_together():
+    mutants = make(["start.sum", "relu.forward"])
+    shares = [share(mutants, which, 5) for which in range(5)]
+    assert sorted(map(str, mutants)) == sorted(str(m) for each in shares for m in each)
+    assert min(map(len, shares)) > len(mutants) / 15
+    assert [str(m) for m in share(mutants, 7, 5)] == [str(m) for m in shares[2]]
 
 
 def test_what_is_listed_as_equivalent_is_a_mutant_and_has_a_reason():

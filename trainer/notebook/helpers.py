@@ -9,6 +9,7 @@
 Nothing that it shows of measurements is typed: it is read from doc/results.
 """
 
+import functools
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -19,6 +20,7 @@ from IPython.display import Markdown, display
 from matplotlib import colormaps
 
 from ladder.core.common.files import read_json
+from ladder.core.common.moved import gone
 from ladder.core.contract.ladder import find
 from ladder.core.contract.op import DTYPES
 from ladder.core.measure import results
@@ -56,6 +58,8 @@ FORMATS = {
     "bfloat16": ml_dtypes.finfo(ml_dtypes.bfloat16),
     "float16": np.finfo(np.float16),
 }
+
+__getattr__ = functools.partial(gone, __name__)
 
 
 # ---- the program --------------------------------------------------------------------------------

@@ -23,7 +23,6 @@ from ladder.core.device.open import device_findings, open_device
 from ladder.core.emulator.coverage import Spot
 from ladder.core.emulator.emulated import Emulated
 from ladder.core.measure.timing import compile_ahead
-from ladder.core.show import lint
 from ladder.core.verify import check, sandbox
 
 
@@ -74,11 +73,6 @@ def add_to(commands: shared.Commands) -> None:
     }
     lists = "reports, each on a rung, with an outcome for each shape, type and case"
     shared.add_format(parser, lists, forms)
-
-    parser = commands.add("lint", lint_files)
-    parser.add_argument(
-        "files", nargs="*", type=Path, metavar="FILE", help="a .cu file; default: all rungs"
-    )
 
     commands.add("doctor", examine_machine)
 
@@ -264,17 +258,6 @@ def _print_report(report: check.Report, verbose: bool, spots: Sequence[Spot]) ->
         mark = f"  <- {spot.never}" if spot.never else ""
         style = "yellow" if mark else ""
         screen.print(text + mark, style=style, highlight=False, markup=False, soft_wrap=True)
-
-
-def lint_files(options: argparse.Namespace) -> int:
-    """The style of rungs: where a file is not as the others are, and what to do."""
-    files = options.files or lint.rung_files()
-    found = dict.fromkeys(violation for path in files for violation in lint.lint(path))
-    for violation in found:
-        print(violation)
-    if not found:
-        print(f"{len(files)} file{'s' * (len(files) > 1)}: nothing to mend")
-    return int(bool(found))
 
 
 def examine_machine(options: argparse.Namespace) -> int:

@@ -1,7 +1,8 @@
-"""What there is to read: `list` the ladders, `show` a rung, `diff` two of them."""
+"""What there is to read: `list` the ladders, `show` a rung, `diff` two of them, `lint` files."""
 
 import argparse
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from rich.markup import escape
@@ -13,7 +14,7 @@ from ladder.core.common.errors import LadderError
 from ladder.core.contract.ladder import Ladder, find, find_rung, ladders
 from ladder.core.contract.rung_file import Rung
 from ladder.core.contract.runs_on import runs_on
-from ladder.core.show import source_code, tables
+from ladder.core.show import lint, source_code, tables
 
 LEGEND = (
     "Each rung grew from the one above it, those at ├ and └ from the rung where their line begins, "
@@ -53,6 +54,11 @@ def add_to(commands: shared.Commands) -> None:
     shared.switch(parser, "--header", "whole files, with the words of their headers")
     parser.add_argument(
         "--context", type=_lines, default=3, metavar="LINES", help="around a change; default 3"
+    )
+
+    parser = commands.add("lint", lint_files)
+    parser.add_argument(
+        "files", nargs="*", type=Path, metavar="FILE", help="a .cu file; default: all rungs"
     )
 
 
@@ -167,3 +173,14 @@ def _lines(text: str) -> int:
     if not text.isdecimal():
         raise argparse.ArgumentTypeError(f"{text!r} is no number of lines")
     return int(text)
+
+
+def lint_files(options: argparse.Namespace) -> int:
+    """The style of rungs: where a file is not as the others are, and what to do."""
+    files = options.files or lint.rung_files()
+    found = dict.fromkeys(violation for path in files for violation in lint.lint(path))
+    for violation in found:
+        print(violation)
+    if not found:
+        print(f"{len(files)} file{'s' * (len(files) > 1)}: nothing to mend")
+    return int(bool(found))

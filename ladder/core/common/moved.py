@@ -1,4 +1,5 @@
-"""Modules that have moved are still imported by the names that they had in version 0.1."""
+"""What programs of version 0.1 name: a module that has moved is imported, and a function that is
+gone says what takes its place."""
 
 import importlib
 import sys
@@ -7,6 +8,15 @@ from collections.abc import Mapping
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
+from typing import NoReturn
+
+GONE = {  # functions, and what takes their place
+    "machine": 'nb.drawing("machine")',
+    "steps": 'nb.drawing("reduction-steps")',
+    "bars_and_roofline": "nb.bars(..., roofline=True)",
+    "swap": "python -m trainer bench --rung layernorm.forward=6",
+    "char_run": "the character models of doc/training/runs.md",
+}
 
 
 class _Forward(MetaPathFinder, Loader):
@@ -44,3 +54,9 @@ def forward(package: str, moved: Mapping[str, str]) -> None:
     """
     names = {f"{package}.{old}": f"{package}.{new}" for old, new in moved.items()}
     sys.meta_path.insert(0, _Forward(names))
+
+
+def gone(module: str, name: str) -> NoReturn:
+    """What `__getattr__` of a module raises that has lost functions."""
+    remedy = f" since version 0.1; instead: {GONE[name]}" if name in GONE else ""
+    raise AttributeError(f"{module} has no {name!r}{remedy}", name=name)

@@ -89,7 +89,8 @@ class Arg:
     that are summed into one element of an output; the checker derives its tolerance from it.
     `rounded_by` names an optional argument, a random state, with which an output of 16 bits is
     rounded up or down at random; the reference rounds such an output itself. `rtol` and `atol` let
-    an output be further off, relative to its size and absolutely.
+    an output be further off, relative to its size and absolutely. An input with `rtol` decides
+    between whole numbers: those that it gives when it is off by so much are right, too.
     """
 
     name: str
@@ -182,10 +183,11 @@ class Case:
 
 
 class OnGpu(NamedTuple):
-    """A shape, and the SMs of the emulated GPU that runs it."""
+    """A shape that matters on a GPU with so many SMs, to rungs that name a tile heuristic."""
 
     multiprocessors: int
     dims: Dims
+    heuristic: str
 
 
 @dataclass(frozen=True)
@@ -211,17 +213,13 @@ class Op:
     cancels      {argument: array} -> {output: size of the intermediate results that cancel in it},
                  where the checker cannot see them by changing the inputs a little. Its arrays are
                  the inputs, and the outputs that are overwritten
-    near         {argument: array} -> inputs so near to these that float32 sums cannot tell them
-                 apart: an element of a whole-number output is right, too, if it is what the
-                 reference gives for one of them
     fits         conditions between dimensions, "C % NH == 0" or "T <= P": other shapes have no
                  meaning
     shapes       small and awkward shapes, in order, each with all dimensions; the checker runs
                  them, and others that it derives from a rung (ladder/core/verify/shapes.py)
     also         shapes at which it runs every rung besides, because no rung's header tells that
-                 they matter
-    also_with    {tile heuristic: shape} at which it runs only the rungs whose header names that
-                 heuristic, on an emulated GPU of the size at which the shape matters
+                 they matter; one that is OnGpu runs those that it is for, on such an
+                 emulated GPU
     bench        named shapes for measurements, such as {"B*T=65536": {...}}; the first is shown
     ranks        the dimension that counts ranks, if there are any: it is the first one of every
                  argument, and a row is in the memory of its rank (peers.py). Its `bytes` are those
@@ -242,9 +240,7 @@ class Op:
     bytes: Callable[[Dims, np.dtype], int] | None = None
     make_inputs: MakeInputs | None = None
     cancels: Callable[[Mapping[str, np.ndarray]], dict[str, np.ndarray]] | None = None
-    near: Callable[[Mapping[str, np.ndarray]], Sequence[dict[str, np.ndarray]]] | None = None
-    also: tuple[Dims, ...] = ()
-    also_with: Mapping[str, OnGpu] = field(default_factory=dict)
+    also: tuple[Dims | OnGpu, ...] = ()
     cases: Mapping[str, Case] = field(default_factory=dict)
 
     @property

@@ -29,6 +29,7 @@ from IPython.display import Markdown, display
 
 from ladder.core.common.errors import LadderError
 from ladder.core.common.files import read_text
+from ladder.core.common.moved import gone
 from ladder.core.contract.binding import bind
 from ladder.core.contract.ladder import find, find_rung
 from ladder.core.contract.op import DTYPES, Dims, format_dims, resolve_dtype
@@ -51,6 +52,8 @@ from ladder.core.verify.inputs import scalars
 FOLDER = pages.ROOT / "notebooks"
 SLOT = pages.Slot(FOLDER / "notebook.ipynb", old="", draw=False)  # what links are relative to
 SOLUTION = re.compile(r"<summary>Solution</summary>\n\n```(\w+)\n(.*?)```", re.DOTALL)
+
+__getattr__ = functools.partial(gone, __name__)
 
 
 # ---- kernels ------------------------------------------------------------------------------------
@@ -87,7 +90,7 @@ def diff(
     display(Markdown(pages.diff(SLOT, op, str(rung), str(other), first, last)))
 
 
-def spec(op: str) -> None:
+def spec(op: str, **_: int) -> None:  # sizes of the example, in version 0.1
     """What a puzzle computes: its reference, and an example that is drawn in doc/img."""
     text = inspect.getsource(find(op).op.reference)
     display(Markdown(f"```python\n{text[text.index('def ') :].rstrip()}\n```"))
@@ -398,6 +401,10 @@ class Picture:
 
 def _draw(svg: str) -> None:
     display(Picture(svg))
+
+
+def draw_for_all_pages() -> None:
+    """Nothing, for notebooks of version 0.1: pyplot draws for a white page."""
 
 
 # ---- measurements -------------------------------------------------------------------------------

@@ -42,7 +42,7 @@ from ladder.core.contract.binding import bind, refuse_group
 from ladder.core.contract.device import Device
 from ladder.core.contract.ladder import Ladder
 from ladder.core.contract.launch_plan import SIZES_HERE
-from ladder.core.contract.op import DTYPES, Dims, Op, format_dims, resolve_dtype
+from ladder.core.contract.op import DTYPES, Dims, OnGpu, Op, format_dims, resolve_dtype
 from ladder.core.contract.rung_file import SUFFIXES, Rung
 from ladder.core.emulator.emulated import Emulated
 from ladder.core.emulator.kernel import LAUNCH_LIMIT, KernelError
@@ -272,26 +272,29 @@ def what_to_run(
             if ranks == 1 or (ranks.is_integer() and not rung.library)
         ]
     derived = derived[:FEW_SHAPES] if few else derived
-    also = [*op.also, *(on.dims for name, on in op.also_with.items() if _names(rung, name))]
-    also = [dims for dims in also if not few and rung.plan(dims, target).refusal is None]
+    also = [] if few else [dims for dims, _ in _also(op, rung)]
+    also = [dims for dims in also if rung.plan(dims, target).refusal is None]
     some = [*derived, *also]
     at = largest(op, real, derived, 1, FEW_CASE_BYTES) if few else largest(op, real, some)
     normal = [*derived, *also, *([gpt2_shape(op, device)] if device.is_gpu else [])]
     return [(dims, NORMAL) for dims in normal] + [(dims, name) for name in others for dims in at]
 
 
-def _names(rung: Rung, heuristic: str) -> bool:
-    return rung.path is not None and heuristic in rung.lines.heuristics
+def _also(op: Op, rung: Rung) -> Iterator[tuple[Dims, int | None]]:
+    """The shapes of `Op.also` that are for a rung, and the SMs of the emulated GPU."""
+    for at in op.also:
+        if not isinstance(at, OnGpu):
+            yield at, None
+        elif rung.path is not None and at.heuristic in rung.lines.heuristics:
+            yield at.dims, at.multiprocessors
 
 
 def _variants(
     op: Op, rung: Rung, device: Device, dims: Dims, brief: bool = False, wide: bool = True
 ) -> Sequence[tuple[Device, ...]]:
     """The devices on which a shape is checked; the size of the GPU may be part of it."""
-    for name, on in op.also_with.items():
-        if dims == on.dims and _names(rung, name):
-            return variants(device, brief, on.multiprocessors, wide)
-    return variants(device, brief, wide=wide)
+    sms = next((sms for other, sms in _also(op, rung) if other == dims), None)
+    return variants(device, brief, sms, wide)
 
 
 def largest(

@@ -197,6 +197,7 @@ class _Reference:
         if not words:
             raise self._wrong(f'{name} has no dimension; write "N C", or "1" for one element')
         rtol, atol = (float(getattr(self.module, name, 0.0)) for name in ("rtol", "atol"))
+        rtol *= role != "in"
         return Arg(name, " ".join(words), role, dtype, rtol=rtol, atol=atol)
 
     def inputs(self, dims: Dims, rng: np.random.Generator) -> dict[str, np.ndarray]:

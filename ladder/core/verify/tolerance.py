@@ -25,9 +25,9 @@ rounded at random (`Arg.rounded_by`) must lie between the roundings of y minus a
 part, by the words that the contract prescribes. Nearly always that is a single value.
 
 An output of whole numbers has no tolerance. Float32 sums may decide between two of them, as when a
-token is drawn: a random number picks it among the cumulative probabilities. Such an op says
-which inputs are near enough (`Op.near`) for either number to be right. Each element must be the
-reference's for the inputs as they are, or for one of these.
+token is drawn: a random number picks it among the cumulative probabilities. Such an op says how
+far off that input may be (`Arg.rtol`) for either number to be right. Each element must be the
+reference's for the inputs as they are, or with that one so much smaller or larger.
 
 An output in 16 bits that others are computed from as it is stored (`Op.rereads`) may be rounded up
 or down where it is near the middle. So what a rung has stored is an input to the others: these are
@@ -236,8 +236,10 @@ def expect(
         else {}
     )
     near = [
-        run_reference(op, dims, {**values, **changed}, constants)
-        for changed in (op.near(values) if op.near else ())
+        run_reference(op, dims, {**values, arg.name: values[arg.name] * off}, constants)
+        for arg in op.args
+        if arg.role == "in" and arg.rtol
+        for off in (np.float64(1 - arg.rtol), np.float64(1 + arg.rtol))
     ]
     expected = []
     for arg in op.args:

@@ -18,7 +18,7 @@ SIZES = st.integers(1, 400)
 def test_the_shape_for_stream_k_cuts_the_last_steps_of_a_tile(id):
     """As backward_weight 16bit rungs 12 to 14 find it out, for one of 3 tiles."""
     op = find("matmul.backward_weight").op
-    multiprocessors, dims = op.also_with["matmul.tiles.stream_k"]
+    multiprocessors, dims, _ = op.also[1]
     target = Emulated().variant(multiprocessors=multiprocessors).target(DTYPES["bfloat16"])
     found = find(op.name).rung(f"16bit-{id}").plan(dims, target).constants
     assert (found["TILES"], found["REST"], found["STEPS"]) == (3, 3, 23)

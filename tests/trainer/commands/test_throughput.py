@@ -11,11 +11,13 @@ from tests.trainer.tiny import add_size, parameters, run
 from trainer.commands import step_timing, throughput
 from trainer.flags import Flags
 
+FEW = {"vocab": 257, "padded_vocab": 384}  # tokens
+
 
 @pytest.fixture(scope="module")
 def measured():
     with pytest.MonkeyPatch.context() as patch:
-        add_size(patch, "d2", layers=2, channels=16, heads=2)  # small enough for a test: -e d2
+        add_size(patch, "d2", layers=2, channels=16, heads=2, **FEW)  # small enough: -e d2
         return throughput.measure(Flags(model="d2", batch=2, sequence=5, steps=3, device="cpu"))
 
 
@@ -60,7 +62,7 @@ def test_a_command_that_is_refused_does_not_say_that_it_will_write(monkeypatch, 
 
 
 def test_a_step_with_dropout_is_measured_though_validation_has_other_ops(monkeypatch, capsys):
-    add_size(monkeypatch, "d2", layers=2, channels=16, heads=2, attention_dropout=0.2)
+    add_size(monkeypatch, "d2", layers=2, channels=16, heads=2, attention_dropout=0.2, **FEW)
     flags = Flags(model="d2", batch=1, sequence=3, steps=1, device="cpu")
     _, m = throughput.measure(flags, write=True)
     assert "--no-write" in capsys.readouterr().err

@@ -1,9 +1,11 @@
-"""Old names of modules lead to the new ones, and say so."""
+"""Old names of modules lead to the new ones, and say so; those of functions say what to call."""
 
 import importlib
 import sys
 
 import pytest
+
+from kernel_ladder import gpt, nb
 
 OLD = {
     "ladder.contract.op": "ladder.core.contract.op",
@@ -23,3 +25,22 @@ def test_a_module_is_imported_under_its_old_name(monkeypatch, old):
         module = importlib.import_module(old)
     assert module is sys.modules[OLD[old]]
     assert module.__spec__.name == OLD[old]
+
+
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [
+        *((nb, "machine"), (nb, "steps"), (nb, "bars_and_roofline")),
+        *((gpt, "swap"), (gpt, "char_run")),
+    ],
+)
+def test_a_function_that_is_gone_names_what_takes_its_place(module, name):
+    with pytest.raises(AttributeError, match=f"'{name}' since version 0.1; instead: ."):
+        getattr(module, name)
+    with pytest.raises(AttributeError, match=r"has no 'typo'$"):
+        _ = module.typo
+
+
+def test_first_cells_of_the_first_version_still_run():
+    nb.draw_for_all_pages()
+    nb.spec("puzzle.copy", N=12)

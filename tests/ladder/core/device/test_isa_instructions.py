@@ -536,6 +536,6 @@ def test_two_waves_that_write_the_same_place_race():
 
 def test_a_loop_without_an_end_is_stopped():
     endless = kernel("again:\ns_branch again\ns_endpgm", arguments=1)
-    endless._time_limit = 0.2
+    endless.time_limit = 0.2
     with pytest.raises(LadderError, match="s_branch again"):
         endless(ONE_WAVE, (np.zeros(1, np.uint32),))

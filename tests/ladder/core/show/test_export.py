@@ -19,6 +19,7 @@ from ladder.core.show import export, export_torch, samples
 from ladder.core.verify.tolerance import expect
 
 HOPPER = "sm_90a"
+SMALL = {"N": 128, "C": 128, "OC": 256}
 KERNELS = [
     (ladder, rung, dtype)
     for ladder in ladders().values()
@@ -69,7 +70,7 @@ def test_every_rung_is_exported_in_every_type(name):
 
 
 def test_each_header_is_there_once_and_before_what_needs_it():
-    text = exported("matmul.forward", "16bit-14", "bfloat16")
+    text = exported("matmul.forward", "16bit-14", "bfloat16", SMALL)
     names = re.findall(r"^// ---- (\S+) -", text, re.MULTILINE)
     files = [name for name in names if name.startswith("ladder/")]
     assert len(files) == len(set(files))
@@ -91,11 +92,11 @@ def test_default_shapes_are_small_enough_for_the_reference():
 def test_scratch_shared_memory_and_tiles_are_set_up():
     text = exported("layernorm.backward", 5, "bfloat16", {"N": 64, "C": 768})
     assert "float* partial = scratch<float>(24576);" in text  # [16, 2, 768]
-    text = exported("matmul.forward", "16bit-14", "bfloat16", {"N": 256, "C": 768, "OC": 2304})
+    text = exported("matmul.forward", "16bit-14", "bfloat16", SMALL)
     assert "cudaFuncAttributeMaxDynamicSharedMemorySize" in text
     assert "tiles_of(weight, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, " in text
     assert "cuTensorMapEncodeTiled" in text
-    assert "cuTensorMapEncodeTiled" not in exported("matmul.forward", 4)
+    assert "cuTensorMapEncodeTiled" not in exported("matmul.forward", 4, dims=SMALL)
 
 
 def test_a_kernel_is_passed_what_it_names_in_its_order(tmp_path, monkeypatch):
@@ -114,7 +115,8 @@ def test_a_kernel_is_passed_what_it_names_in_its_order(tmp_path, monkeypatch):
 
 def test_dynamic_shared_memory_is_asked_for_below_48_kb_too():
     """A kernel's static arrays count as well: 48 KB and a barrier are too many."""
-    text = exported("attention.backward", "16bit-8", "bfloat16")
+    dims = {"B": 1, "T": 128, "C": 128, "NH": 2}
+    text = exported("attention.backward", "16bit-8", "bfloat16", dims)
     for launch, shared in re.findall(r"(\w+)<<<.*, (\d+)>>>", text):
         asked = rf"cudaFuncSetAttribute\(\s*{launch}, \w+, {shared}\)"
         assert re.search(asked, text), launch

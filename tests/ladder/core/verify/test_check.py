@@ -297,10 +297,10 @@ def test_large_inputs_repeat_whole_rows_with_what_belongs_to_them(monkeypatch, n
     assert len(np.unique(values["dout"])) == 1001, "what is left out is repeated number by number"
 
 
-def test_a_tile_heuristic_brings_its_shape_and_size_of_the_gpu():
-    """To the rungs that name it, and to no others."""
+def test_a_shape_for_a_tile_heuristic_runs_on_a_gpu_of_its_size():
+    """Of the rungs that name it, and of no others."""
     ladder, device = find("matmul.backward_weight"), emulated.Emulated()
-    (special,) = ladder.op.also_with.values()
+    _, special = ladder.op.also
     for id, names_it in (("16bit-11", False), ("16bit-13", True)):
         rung = ladder.rung(id)
         shapes = [dims for dims, _ in what_to_run(ladder.op, rung, device, "bfloat16")]
