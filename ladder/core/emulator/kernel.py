@@ -327,8 +327,9 @@ class EmulatedKernel:
 
     def _buffer(self, where: CSite | CWhere) -> str:
         """The name of an array in shared memory, or of the parameter that is accessed."""
-        shared: bytes | None = where.shared_name
-        return shared.decode() if shared else self._names[where.argument]
+        if shared := where.shared_name:
+            return str(shared.decode())
+        return self._names[where.argument] if where.argument >= 0 else "a __device__ variable"
 
     def _problem(
         self,
@@ -427,7 +428,9 @@ class EmulatedKernel:
         same_block = tuple(before.block) == tuple(now.block)
         them = f"thread {tuple(before.thread)}" if same_block else _who(before)
         space = "shared" if problem.where.shared_name else "global"
-        where = f"{self._buffer(problem.where)} in {space} memory, offset {problem.where.offset}"
+        where = self._buffer(problem.where)
+        if problem.where.shared_name or problem.where.argument >= 0:
+            where += f" in {space} memory, offset {problem.where.offset}"
         text = (
             f"race on {where}: {_access(now)} {who}, and {_access(before)} {them}{there}, with "
             f"{problem.text.decode()} between them"

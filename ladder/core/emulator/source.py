@@ -71,6 +71,7 @@ def prepare(
 
     Raises LadderError, naming file and line, for what the emulator cannot run.
     """
+    source = re.sub(r"\b__builtin_(?=mem(?:cpy|set)\b)", "", source)  # which counting mode misses
     text = _flatten(path, source, include, set())
     if ptx := re.search(r"\b(?:asm|__asm|__asm__)\b", without_comments(source)):
         raise LadderError(

@@ -66,6 +66,7 @@ COUNT = ["-DEMULATOR_COUNT", "-fsanitize=thread"]
 COUNT_GCC = [
     *("-O1", "-fno-tree-sra", "-finline-functions"),
     *("--param=tsan-distinguish-volatile=0", "-fsanitize=bounds-strict"),
+    *("-fno-builtin-memcpy", "-fno-builtin-memset"),  # calls of the hooks, see include/string.h
 ]
 COUNT_CLANG = ["-O0"]
 # A variable without a value would often be 0 here, and is whatever was in the register on a GPU. It
@@ -75,7 +76,7 @@ FILL, FILL_0 = ("-ftrivial-auto-var-init=pattern",), ("-ftrivial-auto-var-init=z
 FILLING_GCC, ZEROING_CLANG = 12, 16  # the first versions that have both, and the second
 # A kernel calls the runtime and mathematical functions. To look through the C++ library, which it
 # does not call, takes twice as long as the rest of linking.
-LINK_GCC = ["-nostdlib", "-lm", "-lgcc"]
+LINK_GCC = ["-nostdlib", "-lm", "-lgcc", "-lc", "-Wl,-z,defs"]
 LOG = "compile.log"
 RUNTIME_UNITS = 4  # that the runtime is compiled in, at the same time
 

@@ -32,6 +32,9 @@ extern "C" EMULATOR_EXPORT Launch *emulator_launch(void (*kernel)(void **), void
     launch->options = options;
     launch->buffers.assign(buffers, buffers + options->buffer_count);
     find_code(*launch);
+    // Variables of the program: __device__ ones, and constants, which may be read before a wait.
+    int64_t program = launch->code_end - launch->code_begin;
+    launch->buffers.push_back({launch->code_begin, program, -1, 1, 0, 1});
 
     unsigned blocks = options->grid[0] * options->grid[1] * options->grid[2];
     unsigned clusters = blocks / options->cluster;
