@@ -202,7 +202,7 @@ class EmulatedKernel:
         if self._bound and threads > self._bound:
             raise LadderError(
                 f"the kernel {self.name} is launched with blocks of {threads} threads, and its "
-                f"__launch_bounds__ allow {self._bound}: let both name the same constant of Define"
+                f"__launch_bounds__ allow {self._bound}: let both name the same constant"
             )
         if launch.shared > SHARED_BYTES:  # also if it never reaches the array, as on a GPU
             raise LadderError(

@@ -51,6 +51,7 @@ OF_HOST = re.compile(
     r"#\s*include\s*<((torch|ATen|c10)/.*|cuda\.h|c?stdlib(\.h)?|string|utility|vector|"
     r"algorithm|iostream)>"
 )
+TEMPLATE = re.compile(r"\btemplate\s*<[^;{}]*>[\s\w]*$")
 ATTRIBUTE = re.compile(r"\b(__launch_bounds__|__cluster_dims__)\s*$")
 
 
@@ -83,7 +84,12 @@ def prepare(
     except ValueError:  # no parenthesis follows a kernel's name
         raise LadderError(f"{path}: a kernel's declaration is not complete") from None
     if host:
-        text = LAUNCH.sub(r'emulator::launch("\1", __LINE__, \1\2, \3)', OF_HOST.sub("", text))
+        bounds = {one.name: one.bound for one in found}
+        text = LAUNCH.sub(
+            lambda m: f'emulator::launch("{m[1]}", __LINE__, {bounds.get(m[1], 0)}, '
+            f"{m[1]}{m[2] or ''}, {m[3]})",
+            OF_HOST.sub("", text),
+        )
         call = f"emulator::run({host}, python, arguments);"
         text += f'\n#line 1 "the call of {host}"\nEMULATOR_HOST {{ {call} }}\n'
         return f'#include "host_code.h"\n{text}', found
@@ -190,7 +196,7 @@ def _kernels(text: str, form: re.Pattern[str]) -> tuple[DeclaredKernel, ...]:
             first = _split(text[opening + 1 : head - 1])[0]
             if attribute.group(1) == "__cluster_dims__":
                 cluster = first
-            else:
+            elif first.isdigit() or not TEMPLATE.search(text[: match.start()]):
                 bound = first
             opening = text.index("(", head)
         name = re.search(r"(\w+)\s*$", text[head:opening])
