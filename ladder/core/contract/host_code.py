@@ -49,9 +49,8 @@ def _in_strings(path: Path, text: str) -> str:
             if isinstance(each, ast.Constant) and _STRING.search(str(each.value)):
                 lines += [""] * (each.lineno - 1 - len(lines))
                 value, literal = str(each.value), ast.get_source_segment(text, each) or ""
-                if literal[:1] not in "rR":  # a line that goes on is one to C++, too, and is counted
-                    kept = _GOES_ON.sub(r"\1\\\\\n", literal)
-                    value = ast.literal_eval(f"({kept})")
+                if literal[:1] not in "rR":  # a line that goes on does so in C++, too
+                    value = ast.literal_eval("(" + _GOES_ON.sub(r"\1\\\\\n", literal) + ")")
                 lines += value.split("\n")
         return "\n".join(lines)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:

@@ -58,7 +58,6 @@ WATCHING_SECONDS = 10.0  # time limit of a launch that is watched to explain a f
 _ERROR = re.compile(r" (fatal )?error:( static assertion failed( due to requirement '.*?')?:)?")
 _UNKNOWN = re.compile(r"[‘'`]__\w+[’'] was not declared|undeclared identifier '__\w+'")
 _NOT_THERE = re.compile(r"\A.*(not declared|undeclared|member|No such file|not found)")
-_UNDEFINED = re.compile(r"(\S+:\d+): (undefined reference to .*)")  # what the linker says
 _GUESS = re.compile(r"[‘'`][^’']*\$[^’']*[’'] may be used uninitialized")
 _VARIABLE_LENGTH = re.compile(r"\[-Werror.*\bW?vla")
 CONSTANT_SIZE = (
@@ -240,8 +239,8 @@ def _explain(log: str, path: Path, text: str) -> str:
     Where a brace is missing, a compiler finds fault with the lines after the end of the file, which
     are not the reader's: then the message is about the braces.
     """
-    if nowhere := _UNDEFINED.search(log):
-        return f"{nowhere[1]}: {nowhere[2]}: it is declared, and nowhere defined"
+    if linker := re.search(r"\S+:\d+: undefined reference to .*", log):
+        return f"{linker[0]}: it is declared, and nowhere defined"
     lines = log.splitlines()
     starts = [i for i, line in enumerate(lines) if ": error:" in line or ": fatal error:" in line]
     if not starts:

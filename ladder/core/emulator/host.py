@@ -84,7 +84,8 @@ class HostCode:
         taken = list((CParameter * count).from_address(parameters))
         values = map(self._argument, taken, (ctypes.c_size_t * count).from_address(arguments))
         declared = self._declared.get(name, DeclaredKernel(name, ()))
-        run = kernel.EmulatedKernel(declared, ctypes.c_void_p(call), taken, *self._seen, bound=bound)
+        seen = (*self._seen, 1, bound)
+        run = kernel.EmulatedKernel(declared, ctypes.c_void_p(call), taken, *seen)
         run(plan.launches[0], (*values,))
 
     def _argument(self, parameter: CParameter, at: int) -> Any:
@@ -97,7 +98,7 @@ class HostCode:
             if 0 <= (offset := address - array.ctypes.data) <= array.nbytes:
                 return array, offset
         if address:
-            raise LadderError("the kernel is passed a pointer to memory that is not the GPU's, or is freed")
+            raise LadderError("the kernel is passed a pointer to freed memory or none of the GPU's")
         return None
 
 

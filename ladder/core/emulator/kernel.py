@@ -43,10 +43,7 @@ SHARED_BYTES = 227 << 10  # that a block can have, as on Hopper
 SHOWN = 3  # problems in an error's message
 UNINITIALISED = "uninitialised shared memory"
 BLOCKS = "nothing that orders the blocks"  # no barrier is a remedy then
-
 Line = tuple[str, int]  # a file and the number of a line in it; 0 where it is not known
-
-
 BESIDE = 4096  # bytes from a buffer within which an access was most likely meant for it
 MISSING = "source lines need addr2line: install binutils or llvm"
 LAUNCH_LIMIT = ", the limit of a launch"  # in the message on a kernel that does not end
@@ -186,6 +183,7 @@ class EmulatedKernel:
         count = len(parameters)
         names = declared.parameters if len(declared.parameters) == count else ("",) * count
         self._names = [name or f"argument {i + 1}" for i, name in enumerate(names)]
+        self._names.append("a __device__ variable")  # argument -1
         self._cluster, self._bound = cluster, bound
         self._locator, self._settings, self._record = locator, settings, record
 
@@ -327,9 +325,8 @@ class EmulatedKernel:
 
     def _buffer(self, where: CSite | CWhere) -> str:
         """The name of an array in shared memory, or of the parameter that is accessed."""
-        if shared := where.shared_name:
-            return str(shared.decode())
-        return self._names[where.argument] if where.argument >= 0 else "a __device__ variable"
+        shared: bytes | None = where.shared_name
+        return shared.decode() if shared else self._names[where.argument]
 
     def _problem(
         self,
@@ -427,10 +424,9 @@ class EmulatedKernel:
         now, before = problem.place, problem.other
         same_block = tuple(before.block) == tuple(now.block)
         them = f"thread {tuple(before.thread)}" if same_block else _who(before)
-        space = "shared" if problem.where.shared_name else "global"
-        where = self._buffer(problem.where)
-        if problem.where.shared_name or problem.where.argument >= 0:
-            where += f" in {space} memory, offset {problem.where.offset}"
+        space, place = "shared" if problem.where.shared_name else "global", problem.where
+        known = space == "shared" or place.argument >= 0
+        where = self._buffer(place) + f" in {space} memory, offset {place.offset}" * known
         text = (
             f"race on {where}: {_access(now)} {who}, and {_access(before)} {them}{there}, with "
             f"{problem.text.decode()} between them"

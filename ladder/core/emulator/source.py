@@ -85,11 +85,9 @@ def prepare(
         raise LadderError(f"{path}: a kernel's declaration is not complete") from None
     if host:
         bounds = {one.name: one.bound for one in found}
-        text = LAUNCH.sub(
-            lambda m: f'emulator::launch("{m[1]}", __LINE__, {bounds.get(m[1], 0)}, '
-            f"{m[1]}{m[2] or ''}, {m[3]})",
-            OF_HOST.sub("", text),
-        )
+        launch = 'emulator::launch("{0}", __LINE__, {1}, {0}{2}, {3})'.format
+        text = OF_HOST.sub("", text)
+        text = LAUNCH.sub(lambda m: launch(m[1], bounds.get(m[1], 0), m[2] or "", m[3]), text)
         call = f"emulator::run({host}, python, arguments);"
         text += f'\n#line 1 "the call of {host}"\nEMULATOR_HOST {{ {call} }}\n'
         return f'#include "host_code.h"\n{text}', found

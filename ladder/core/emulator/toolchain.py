@@ -64,9 +64,8 @@ FAST_GCC = ["-fno-crossjumping", "-fno-tree-tail-merge"]  # two barriers stay tw
 # not split structures, and clang must not optimise at all.
 COUNT = ["-DEMULATOR_COUNT", "-fsanitize=thread"]
 COUNT_GCC = [
-    *("-O1", "-fno-tree-sra", "-finline-functions"),
+    *("-O1", "-fno-tree-sra", "-finline-functions", "-fno-builtin-memcpy", "-fno-builtin-memset"),
     *("--param=tsan-distinguish-volatile=0", "-fsanitize=bounds-strict"),
-    *("-fno-builtin-memcpy", "-fno-builtin-memset"),  # calls of the hooks, see include/string.h
 ]
 COUNT_CLANG = ["-O0"]
 # A variable without a value would often be 0 here, and is whatever was in the register on a GPU. It

@@ -74,13 +74,10 @@ cudaError_t cudaMalloc(T **memory, size_t bytes, int line = __builtin_LINE()) {
     *memory = (T *)emulator::ask("cudaMalloc", line, &bytes);
     return cudaSuccess;
 }
-inline cudaError_t cudaFree(const void *memory, int line = __builtin_LINE()) {
-    size_t address = (size_t)memory;
-    if (memory) emulator::ask("cudaFree", line, &address);
-    return cudaSuccess;
-}
 inline cudaError_t cudaDeviceSynchronize(const void * = nullptr) { return cudaSuccess; }
 inline const char *cudaGetErrorString(cudaError_t) { return "no error"; }
+#define cudaFree(MEMORY) cudaDeviceSynchronize( \
+    (MEMORY) ? emulator::ask("cudaFree", __LINE__, &(const size_t &)(size_t)(MEMORY)) : nullptr)
 #define cudaStreamSynchronize cudaDeviceSynchronize
 #define cudaGetLastError cudaDeviceSynchronize
 #define cudaPeekAtLastError cudaDeviceSynchronize

@@ -72,8 +72,8 @@ def test_several_launches_with_memory_between_them(written):
         ("(N + threads - 1) / threads", "N / threads", "mine.cu:27: a launch of grid (0, 1, 1)"),
         ("    cudaMemset(sum, 0, sizeof(float));\n", "", "B[0] is nan"),
         ("<<<1, threads>>>(A", "<<<1, threads>>>(&h", "mine.cu:26: the kernel is passed a pointer"),
-        ("    cudaFree(sum);\n", "    cudaFree(sum);\n" * 2, "mine.cu:30: cudaFree of what is freed"),
-        ("    subtract<", "    cudaFree(sum);\n    subtract<", "mine.cu:28: the kernel is passed a po"),
+        ("    cudaFree(sum);\n", "    cudaFree(sum);\n" * 2, "mine.cu:30: cudaFree of what is f"),
+        ("    subtract<", "    cudaFree(sum);\n subtract<", "mine.cu:28: the kernel is passed a p"),
         ("void add_up", "void __launch_bounds__(128) add_up", "mine.cu:26: the kernel add_up is l"),
     ],
 )
