@@ -14,6 +14,7 @@ from ladder.core.common.errors import LadderError
 _NO_CODE = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"', re.DOTALL)
 _FUNCTION = re.compile(r"([^;{}#()]*)\b(\w+)\s*\(([^(){};]*)\)\s*\{")
 _NAMED = re.compile(r"""(?:\.def\(\s*"\w+"\s*,\s*&?\s*|\bfunctions\s*=\s*\[\s*["'])(\w+)""")
+_GOES_ON = re.compile(r"(?<!\\)((?:\\\\)*)\\\n")
 _STRING = re.compile(r"^\s*#\s*include|__global__|^\s*(torch|at)::Tensor \w+\(", re.MULTILINE)
 
 
@@ -47,7 +48,10 @@ def _in_strings(path: Path, text: str) -> str:
                 raise LadderError(f"{path}:{each.lineno}: an f-string; write C++ as a plain string")
             if isinstance(each, ast.Constant) and _STRING.search(str(each.value)):
                 lines += [""] * (each.lineno - 1 - len(lines))
-                lines += str(each.value).split("\n")
+                value, literal = str(each.value), ast.get_source_segment(text, each) or ""
+                if literal[:1] not in "rR":  # a line that goes on does so in C++, too
+                    value = ast.literal_eval("(" + _GOES_ON.sub(r"\1\\\\\n", literal) + ")")
+                lines += value.split("\n")
         return "\n".join(lines)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise LadderError(f"{path}: {error}") from None

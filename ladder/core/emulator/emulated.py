@@ -239,6 +239,8 @@ def _explain(log: str, path: Path, text: str) -> str:
     Where a brace is missing, a compiler finds fault with the lines after the end of the file, which
     are not the reader's: then the message is about the braces.
     """
+    if linker := re.search(r"\S+:\d+: undefined reference to .*", log):
+        return f"{linker[0]}: it is declared, and nowhere defined"
     lines = log.splitlines()
     starts = [i for i, line in enumerate(lines) if ": error:" in line or ": fatal error:" in line]
     if not starts:

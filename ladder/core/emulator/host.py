@@ -32,6 +32,7 @@ class HostCode:
         self._declared = {one.name: one for one in declared}
         self._call, self._ask = ctypes.CDLL(str(library)).emulator_host, ASK(self._answer)
         self._made: list[np.ndarray] = []  # what it allocates, and may keep from call to call
+        self._freed: list[np.ndarray] = []  # of these; no other memory may get their addresses
 
     def __call__(self, launch: Launch, args: tuple[Any, ...]) -> None:
         """Call it. Behind its own `args` are all arrays of the contract, of which it may return the
@@ -57,10 +58,15 @@ class HostCode:
                 dtype = np.dtype(np.uint8 if numbers[0] % 4 else np.uint32)
                 self._made.append(self._allocate((numbers[0] // dtype.itemsize,), dtype))
                 return int(self._made[-1].ctypes.data)
-            if what == b"return":
+            if what == b"cudaFree":
+                places = [array.ctypes.data for array in self._made]
+                if numbers[0] not in places:
+                    raise LadderError("cudaFree of what is freed already, or not from cudaMalloc")
+                self._freed.append(self._made.pop(places.index(numbers[0])))
+            elif what == b"return":
                 self._returned.append(numbers[: MOST_AXES + 4])
             elif numbers:
-                self._launch(what.decode(), *numbers[:11])
+                self._launch(what.decode(), *numbers[:12])
             else:
                 raise LadderError(what.decode(errors="replace"))
             return 1
@@ -70,7 +76,7 @@ class HostCode:
             return 0
 
     def _launch(self, name: str, *numbers: int) -> None:
-        *sizes, shared, call, arguments, parameters, count = numbers
+        *sizes, shared, bound, call, arguments, parameters, count = numbers
         text = f"{name}<<<{(*sizes[:3],)}, {(*sizes[3:],)}, {shared}>>>"
         plan = LaunchLines.parse({"launch": (text,)}).plan({}, TARGET)
         if shared > TARGET.shared_bytes:
@@ -78,7 +84,8 @@ class HostCode:
         taken = list((CParameter * count).from_address(parameters))
         values = map(self._argument, taken, (ctypes.c_size_t * count).from_address(arguments))
         declared = self._declared.get(name, DeclaredKernel(name, ()))
-        run = kernel.EmulatedKernel(declared, ctypes.c_void_p(call), taken, *self._seen)
+        seen = (*self._seen, 1, bound)
+        run = kernel.EmulatedKernel(declared, ctypes.c_void_p(call), taken, *seen)
         run(plan.launches[0], (*values,))
 
     def _argument(self, parameter: CParameter, at: int) -> Any:
@@ -91,7 +98,7 @@ class HostCode:
             if 0 <= (offset := address - array.ctypes.data) <= array.nbytes:
                 return array, offset
         if address:
-            raise LadderError("the kernel is passed a pointer to memory that is not the GPU's")
+            raise LadderError("the kernel is passed a pointer to freed memory or none of the GPU's")
         return None
 
 

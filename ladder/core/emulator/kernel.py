@@ -43,10 +43,7 @@ SHARED_BYTES = 227 << 10  # that a block can have, as on Hopper
 SHOWN = 3  # problems in an error's message
 UNINITIALISED = "uninitialised shared memory"
 BLOCKS = "nothing that orders the blocks"  # no barrier is a remedy then
-
 Line = tuple[str, int]  # a file and the number of a line in it; 0 where it is not known
-
-
 BESIDE = 4096  # bytes from a buffer within which an access was most likely meant for it
 MISSING = "source lines need addr2line: install binutils or llvm"
 LAUNCH_LIMIT = ", the limit of a launch"  # in the message on a kernel that does not end
@@ -186,6 +183,7 @@ class EmulatedKernel:
         count = len(parameters)
         names = declared.parameters if len(declared.parameters) == count else ("",) * count
         self._names = [name or f"argument {i + 1}" for i, name in enumerate(names)]
+        self._names.append("a __device__ variable")  # argument -1
         self._cluster, self._bound = cluster, bound
         self._locator, self._settings, self._record = locator, settings, record
 
@@ -202,7 +200,7 @@ class EmulatedKernel:
         if self._bound and threads > self._bound:
             raise LadderError(
                 f"the kernel {self.name} is launched with blocks of {threads} threads, and its "
-                f"__launch_bounds__ allow {self._bound}: let both name the same constant of Define"
+                f"__launch_bounds__ allow {self._bound}: let both name the same constant"
             )
         if launch.shared > SHARED_BYTES:  # also if it never reaches the array, as on a GPU
             raise LadderError(
@@ -426,8 +424,9 @@ class EmulatedKernel:
         now, before = problem.place, problem.other
         same_block = tuple(before.block) == tuple(now.block)
         them = f"thread {tuple(before.thread)}" if same_block else _who(before)
-        space = "shared" if problem.where.shared_name else "global"
-        where = f"{self._buffer(problem.where)} in {space} memory, offset {problem.where.offset}"
+        space, place = "shared" if problem.where.shared_name else "global", problem.where
+        known = space == "shared" or place.argument >= 0
+        where = self._buffer(place) + f" in {space} memory, offset {place.offset}" * known
         text = (
             f"race on {where}: {_access(now)} {who}, and {_access(before)} {them}{there}, with "
             f"{problem.text.decode()} between them"

@@ -51,6 +51,7 @@ OF_HOST = re.compile(
     r"#\s*include\s*<((torch|ATen|c10)/.*|cuda\.h|c?stdlib(\.h)?|string|utility|vector|"
     r"algorithm|iostream)>"
 )
+TEMPLATE = re.compile(r"\btemplate\s*<[^;{}]*>[\s\w]*$")
 ATTRIBUTE = re.compile(r"\b(__launch_bounds__|__cluster_dims__)\s*$")
 
 
@@ -71,6 +72,7 @@ def prepare(
 
     Raises LadderError, naming file and line, for what the emulator cannot run.
     """
+    source = re.sub(r"\b__builtin_(?=mem(?:cpy|set)\b)", "", source)  # which counting mode misses
     text = _flatten(path, source, include, set())
     if ptx := re.search(r"\b(?:asm|__asm|__asm__)\b", without_comments(source)):
         raise LadderError(
@@ -82,7 +84,10 @@ def prepare(
     except ValueError:  # no parenthesis follows a kernel's name
         raise LadderError(f"{path}: a kernel's declaration is not complete") from None
     if host:
-        text = LAUNCH.sub(r'emulator::launch("\1", __LINE__, \1\2, \3)', OF_HOST.sub("", text))
+        bounds = {one.name: one.bound for one in kernels}
+        launch = 'emulator::launch("{0}", __LINE__, {1}, {0}{2}, {3})'.format
+        text = OF_HOST.sub("", text)
+        text = LAUNCH.sub(lambda m: launch(m[1], bounds.get(m[1], 0), m[2] or "", m[3]), text)
         call = f"emulator::run({host}, python, arguments);"
         text += f'\n#line 1 "the call of {host}"\nEMULATOR_HOST {{ {call} }}\n'
         return f'#include "host_code.h"\n{text}', kernels
@@ -189,7 +194,7 @@ def _kernels(text: str, form: re.Pattern[str]) -> tuple[DeclaredKernel, ...]:
             first = _split(text[opening + 1 : head - 1])[0]
             if attribute.group(1) == "__cluster_dims__":
                 cluster = first
-            else:
+            elif first.isdigit() or not TEMPLATE.search(text[: match.start()]):
                 bound = first
             opening = text.index("(", head)
         name = re.search(r"(\w+)\s*$", text[head:opening])

@@ -64,7 +64,7 @@ FAST_GCC = ["-fno-crossjumping", "-fno-tree-tail-merge"]  # two barriers stay tw
 # not split structures, and clang must not optimise at all.
 COUNT = ["-DEMULATOR_COUNT", "-fsanitize=thread"]
 COUNT_GCC = [
-    *("-O1", "-fno-tree-sra", "-finline-functions"),
+    *("-O1", "-fno-tree-sra", "-finline-functions", "-fno-builtin-memcpy", "-fno-builtin-memset"),
     *("--param=tsan-distinguish-volatile=0", "-fsanitize=bounds-strict"),
 ]
 COUNT_CLANG = ["-O0"]
@@ -75,7 +75,7 @@ FILL, FILL_0 = ("-ftrivial-auto-var-init=pattern",), ("-ftrivial-auto-var-init=z
 FILLING_GCC, ZEROING_CLANG = 12, 16  # the first versions that have both, and the second
 # A kernel calls the runtime and mathematical functions. To look through the C++ library, which it
 # does not call, takes twice as long as the rest of linking.
-LINK_GCC = ["-nostdlib", "-lm", "-lgcc"]
+LINK_GCC = ["-nostdlib", "-lm", "-lgcc", "-lc", "-Wl,-z,defs"]
 LOG = "compile.log"
 RUNTIME_UNITS = 4  # that the runtime is compiled in, at the same time
 

@@ -53,7 +53,7 @@ export class Words {
   }
 
   private buffer(where: RawSite | RawProblem): string {
-    return where.shared || this.names[where.argument] || `argument ${where.argument + 1}`;
+    return where.shared || this.names[where.argument] || "a __device__ variable";
   }
 
   /** Undefined if it is none. */

@@ -14,3 +14,4 @@
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
+typedef unsigned uint;  // as the C library's headers have it, which nvcc includes

@@ -28,16 +28,16 @@ template <class... P>
 EMULATOR_UNCOUNTED void enter(void **arguments) {
     call(launched<P...>, arguments);
 }
-// `k<<<grid, block>>>(a, n)` has become `launch("k", 7, k, grid, block)(a, n)`.
+// `k<<<grid, block>>>(a, n)` has become `launch("k", 7, 0, k, grid, block)(a, n)`.
 template <class... P>
-auto launch(const char *name, int line, void (*kernel)(P...), dim3 grid, dim3 block,
+auto launch(const char *name, int line, size_t bound, void (*kernel)(P...), dim3 grid, dim3 block,
             size_t shared = 0, const void * = nullptr) {
     return [=](P... given) {
         launched<P...> = kernel;
         void *arguments[] = {(void *)&given..., nullptr};
         Parameter parameters[sizeof...(P) + 1];
         size_t count = describe(kernel, parameters);
-        size_t numbers[] = {grid.x, grid.y, grid.z, block.x, block.y, block.z, shared,
+        size_t numbers[] = {grid.x, grid.y, grid.z, block.x, block.y, block.z, shared, bound,
                             (size_t)enter<P...>, (size_t)arguments, (size_t)parameters, count};
         ask(name, line, numbers);
     };
@@ -76,7 +76,8 @@ cudaError_t cudaMalloc(T **memory, size_t bytes, int line = __builtin_LINE()) {
 }
 inline cudaError_t cudaDeviceSynchronize(const void * = nullptr) { return cudaSuccess; }
 inline const char *cudaGetErrorString(cudaError_t) { return "no error"; }
-#define cudaFree cudaDeviceSynchronize  // memory is kept: another pointer may lead there
+#define cudaFree(MEMORY) cudaDeviceSynchronize( \
+    (MEMORY) ? emulator::ask("cudaFree", __LINE__, &(const size_t &)(size_t)(MEMORY)) : nullptr)
 #define cudaStreamSynchronize cudaDeviceSynchronize
 #define cudaGetLastError cudaDeviceSynchronize
 #define cudaPeekAtLastError cudaDeviceSynchronize

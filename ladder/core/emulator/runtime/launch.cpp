@@ -32,6 +32,8 @@ extern "C" EMULATOR_EXPORT Launch *emulator_launch(void (*kernel)(void **), void
     launch->options = options;
     launch->buffers.assign(buffers, buffers + options->buffer_count);
     find_code(*launch);
+    launch->buffers.push_back(  // __device__ variables, and constants: read before any wait
+        {launch->code_begin, launch->code_end - launch->code_begin, -1, 1, 0, 1});
 
     unsigned blocks = options->grid[0] * options->grid[1] * options->grid[2];
     unsigned clusters = blocks / options->cluster;
@@ -43,7 +45,6 @@ extern "C" EMULATOR_EXPORT Launch *emulator_launch(void (*kernel)(void **), void
     }
     if (options->last) launch->cluster_order = {clusters - 1};
     if (options->counting) launch->memory = std::make_unique<MemoryModel>(*launch, blocks);
-
     launch->records = options->counting && options->record;
 
     unsigned workers = std::min<unsigned>(options->counting ? 1 : options->workers, clusters);

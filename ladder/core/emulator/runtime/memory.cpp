@@ -91,14 +91,12 @@ static bool within(const void *address, const void *begin, size_t bytes) {
     return (size_t)((const char *)address - (const char *)begin) < bytes;
 }
 
-// Not the kernel's memory: local variables, threadIdx and its kind, constants in the program.
+// Not the kernel's memory: local variables, threadIdx and its kind.
 static bool is_private(const Worker &worker, const char *at) {
-    const Launch &launch = *worker.launch;
     return within(at, worker.fibers.data(), worker.fibers.size() * sizeof(Fiber)) ||
            within(at, worker.gathered.data(), worker.gathered.size() * sizeof(uint64_t)) ||
            within(at, current.block, sizeof *current.block) ||
-           within(at, &current, sizeof current) ||
-           (at >= launch.code_begin && at < launch.code_end);
+           within(at, &current, sizeof current);
 }
 
 static bool is_beside_a_buffer(const Launch &launch, const char *at) {
@@ -113,7 +111,7 @@ void MemoryModel::access(Worker &worker, const void *address, int bytes, Access 
     const char *at = (const char *)address;
     if (worker.stacks.contains(at)) return worker.check_accumulators(at, bytes, pc);
     int fiber = worker.running();
-    if (is_private(worker, at)) return access == ACCESS_ATOMIC ? publish(worker, fiber) : void();
+    if (is_private(worker, at)) return;
     Actor thread{fiber, clocks.now(fiber), false};
     SharedPlace place = worker.find_shared(at);
     if (place.member >= 0) return access_shared(worker, thread, place, bytes, access, pc);
@@ -132,7 +130,7 @@ void MemoryModel::access(Worker &worker, const void *address, int bytes, Access 
         if (worker.launch->options->ranks && buffer.row_bytes)
             check_rank(worker, (int)(where.offset / buffer.row_bytes), site);
         check_race(worker, thread, shadow, site, where, where.offset, at);
-        logs_[fiber].push_back({site, where.offset});
+        if (buffer.argument >= 0) logs_[fiber].push_back({site, where.offset});
         return;
     }
     Where where{nullptr, -1, bytes, (int64_t)at};

@@ -11,7 +11,7 @@ import pytest
 from ladder.core.common.errors import CompileError, LadderError
 from ladder.core.emulator.emulated import Emulated, KernelError
 from ladder.core.emulator.toolchain import find_compiler
-from tests.ladder.emulation import array, line, run, rung, zeros
+from tests.ladder.emulation import array, line, run, rung, whole, zeros
 
 pytestmark = pytest.mark.emulator
 
@@ -61,6 +61,16 @@ MISSING_FENCE = """\
     }
 """
 
+# One statement copies or fills what other threads use.
+MEMCPY = """\
+    memcpy(out + threadIdx.x % 32, inp + threadIdx.x % 32, 3);  // BUG OTHER
+"""
+MEMSET = """\
+    __shared__ float tile[64];
+    if (threadIdx.x == 63) memset(tile, 0, sizeof tile);  // OTHER
+    out[threadIdx.x] = tile[threadIdx.x];  // BUG
+"""
+
 COUNTER = "int* counter = (int*)(out + 32);", "static __device__ int count; int* counter = &count;"
 
 RACES = {  # and what is to be replaced by what, so that there is none
@@ -69,6 +79,14 @@ RACES = {  # and what is to be replaced by what, so that there is none
     "missing syncwarp": (MISSING_SYNCWARP, "__shfl_xor_sync(~0u, 0.0f, 1)", "__syncwarp()"),
     "two blocks": (BLOCKS_RACE, "*sum += inp[blockIdx.x]", "atomicAdd(sum, inp[blockIdx.x])"),
     "plain read of an atomic": (PLAIN_READ_OF_ATOMIC, "  // OTHER", "  __syncthreads();"),
+    "a variable of the device": (
+        MISSING_BARRIER.replace("__shared__", "static __device__"),
+        "  // OTHER",
+        "  __syncthreads();",
+    ),
+    "memcpy": (MEMCPY, " % 32", ""),
+    "the compiler's memcpy": (MEMCPY.replace("mem", "__builtin_mem"), " % 32", ""),
+    "memset": (MEMSET, "  // OTHER", "  __syncthreads();"),
     "missing fence": (MISSING_FENCE, "// here a __threadfence is missing", "__threadfence();"),
     "missing fence, a counter of the device": (
         MISSING_FENCE.replace(*COUNTER),
@@ -463,6 +481,12 @@ def test_a_missing_brace_is_named_instead_of_what_comes_after_the_file(tmp_path)
     with pytest.raises(CompileError, match=r"kernel\.cu: 2 .* \{ .* 1 .* \}") as caught:
         run(Emulated(), tmp_path, source, 1, 1, zeros(1))
     assert "launch.h" not in str(caught.value)
+
+
+def test_a_function_that_nothing_defines_is_named(tmp_path):
+    source = "__device__ int f(int);\n" + whole("    out[0] = f(3);  // BUG\n")
+    with pytest.raises(CompileError, match=rf":{line(source)}: undefined reference to `f\(int\)'"):
+        run(Emulated(), tmp_path, source, 1, 1, zeros(1), zeros(1))
 
 
 @pytest.mark.parametrize("word", ("asm", "__asm", "__asm__"))

@@ -49,7 +49,8 @@ extern "C" void solve(const float* A, float* B, int N) {
 """
 INLINE = f'''raise SystemExit("never executed")
 from torch.utils.cpp_extension import load_inline
-cuda = """#include <torch/extension.h>
+cuda = """\\
+#include <torch/extension.h>
 {KERNEL.partition("256>>>")[2]}{HOST}"""
 load_inline("norm", "torch::Tensor forward(torch::Tensor x, torch::Tensor weight, float eps);",
             cuda_sources=cuda, functions=["forward"])
@@ -72,6 +73,9 @@ def test_several_launches_with_memory_between_them(written):
         ("(N + threads - 1) / threads", "N / threads", "", r"mine.cu:27: .* \(0, 1, 1\)"),
         ("    cudaMemset(sum, 0, sizeof(float));\n", "", "", r"B\[0\] is nan"),
         ("<<<1, threads>>>(A", "<<<1, threads>>>(&h", "", "mine.cu:26: .* pointer"),
+        ("    cudaFree(sum);\n", "    cudaFree(sum);\n" * 2, "", "mine.cu:30: cudaFree "),
+        ("    subtract<", "    cudaFree(sum);\n subtract<", "", "mine.cu:28: .* pointer"),
+        ("void add_up", "void __launch_bounds__(128) add_up", "", "mine.cu:26: .* add_up .*128"),
     ],
 )
 def test_what_a_launch_does_wrong_has_a_line(written, old, new, kind, names):

@@ -13,8 +13,10 @@
 // have no calls of their own functions.
 #if defined(EMULATOR_COUNT) && !defined(__clang__)
 #define EMULATOR_FLATTEN __attribute__((flatten))
+#define EMULATOR_HOOKED(NAME) __asm__("__tsan_" NAME)  // nor before what memcpy and memset do
 #else
 #define EMULATOR_FLATTEN
+#define EMULATOR_HOOKED(NAME)
 #endif
 
 #define __global__ EMULATOR_FLATTEN
