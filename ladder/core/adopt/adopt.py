@@ -269,11 +269,16 @@ class _Adoption:
         scope.code[name] = ours
 
     def _without_launcher(self, kernel: Declaration, scope: Scope, why: str) -> Steps:
-        options = self.options
-        if not options.grid or not options.block:
+        options, dim = self.options, self.op.dims[0]
+        sizes = {f"--grid 'ceil_div({dim}, 256)'": options.grid, "--block 256": options.block}
+        if any(map(_has_dynamic_shared, declarations.needed(self.declared, {kernel.name}))):
+            sizes["--shared '256 * 4' (bytes of its extern __shared__)"] = options.shared
+        if missing := [flag for flag, given in sizes.items() if not given]:
+            if len(missing) < len(sizes):
+                flags = " and ".join(flag.split()[0] for flag in missing)
+                why = f"the launch of {kernel.name} lacks only {flags}"
             self.asked.append(
-                f"{self.path}: {why}; say how many blocks and threads, in the dimensions of the "
-                f"op: --grid 'ceil_div({self.op.dims[0]}, 256)' --block 256"
+                f"{self.path}: {why}; say it in the dimensions of the op: {' '.join(missing)}"
             )
         geometry = (options.grid,), (options.block,), options.shared or "0"
         arguments = tuple(
@@ -564,6 +569,11 @@ class _Adoption:
 
 def _words(texts: Iterable[str]) -> set[str]:
     return {word for one in texts for word in WORD.findall(one)}
+
+
+def _has_dynamic_shared(one: Declaration) -> bool:
+    declared = find(one.node, "declaration")
+    return any({"extern", "__shared__"} <= {*map(text, node.children)} for node in declared)
 
 
 def _launch_part(sizes: Sequence[str]) -> str:
