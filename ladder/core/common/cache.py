@@ -124,7 +124,7 @@ def _folder(kind: str) -> Path:
         raise _unwritable(error) from None
     if found.st_uid not in (os.geteuid(), 0):
         raise LadderError(
-            f"{folder} belongs to another user, and compiled kernels in it would run as yours; "
+            f"{folder} belongs to user {found.st_uid}, and compiled kernels in it would run as yours; "
             f"set {VARIABLE} to a folder of your own"
         )
     if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
