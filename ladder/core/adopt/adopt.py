@@ -121,10 +121,10 @@ class _Adoption:
         scope = self._scope(entry)
         if entry.kind == "kernel":
             host = launcher.launcher_of(self.file.declarations, entry.name)
-            found: Steps | str = f"the launch of {entry.name} is not known"
+            known: Steps | str = f"the launch of {entry.name} is not known"
             if host is not None and not (self.options.grid or self.options.block):
-                found = self._from_main(host, entry, scope)
-            steps = self._without_launcher(entry, scope, found) if isinstance(found, str) else found
+                known = self._from_main(host, entry, scope)
+            steps = self._without_launcher(entry, scope, known) if isinstance(known, str) else known
         else:
             steps = launcher.read(entry, scope, only)
         launches = [step for step in steps.steps if isinstance(step, Launched)]
@@ -206,11 +206,11 @@ class _Adoption:
         scope = Scope(dict(_KNOWN), functions=functions)
         scope.sizes.update(dict.fromkeys(self.real.names, "sizeof_real"))
         for constant in self.file.declarations:
-            for name, found in constant.values.items() if not constant.branches else ():
+            for name, meaning in constant.values.items() if not constant.branches else ():
                 if name in self.values:  # it is not what the op calls so
-                    scope.code[name] = text(found)
-                elif found:
-                    scope.header[name] = found
+                    scope.code[name] = text(meaning)
+                elif meaning:
+                    scope.header[name] = meaning
         scope.header |= {name: name for name in self.values}
         scope.header |= {_SMS: "multiprocessors", "warpSize": "warp", "WARP_SIZE": "32"}
         for vector in ("x128::size", *(f"Packed128<{name}>::size" for name in self.real.names)):
@@ -431,11 +431,11 @@ class _Adoption:
     def _refuse_libraries(self, kept: Sequence[Declaration]) -> None:
         kinds = ("qualified_identifier", "nested_namespace_specifier")
         for one in kept:
-            for found in map(_LIBRARIES.match, map(text, find(one.node, *kinds))):
-                if not found or (found[1] == "cuda" and found[2] in _OF_CUDA):
+            for library in map(_LIBRARIES.match, map(text, find(one.node, *kinds))):
+                if not library or (library[1] == "cuda" and library[2] in _OF_CUDA):
                     continue
                 raise LadderError(
-                    f"{self.path}: {one.name} uses {found[0]}, of a C++ library that a rung is "
+                    f"{self.path}: {one.name} uses {library[0]}, of a C++ library that a rung is "
                     "compiled without; there are cooperative_groups, nvcuda::wmma, and of cuda:: "
                     "barrier, pipeline and memcpy_async, of a thread or a block"
                 )
@@ -503,24 +503,24 @@ class _Adoption:
     def _wrappers(self, steps: Steps, used: set[str], only: str) -> list[Wrapper]:
         """A kernel for each launch and each cudaMemset; `only`: the name of a single one."""
         number = sum(isinstance(step, Launched) for step in steps.steps)
-        found: list[Wrapper] = []
+        wrappers: list[Wrapper] = []
         for step in steps.steps:
             if isinstance(step, Filled):
                 buffer = plain(step.buffer)
                 if buffer not in used:
                     continue
-                found.append(self._memset(buffer, step))
+                wrappers.append(self._memset(buffer, step))
                 continue
             name = only if number == 1 else f"{self.op.kernel}_{step.kernel}"
-            same = sum(re.fullmatch(rf"{name}(_\d+)?", one.name) is not None for one in found)
+            same = sum(re.fullmatch(rf"{name}(_\d+)?", one.name) is not None for one in wrappers)
             name += f"_{same + 1}" if same else ""
             geometry = [_launch_part(step.grid), _launch_part(step.block)]
             if step.shared != "0":
                 geometry.append(step.shared)
             when = f" if {step.condition}" if step.condition else ""
             launch = f"{name}<<<{', '.join(geometry)}>>>{when}"
-            found.append(Wrapper(name, self._call(step), launch, self._bounds(step)))
-        return found
+            wrappers.append(Wrapper(name, self._call(step), launch, self._bounds(step)))
+        return wrappers
 
     def _memset(self, buffer: str, step: Filled) -> Wrapper:
         """A kernel for a cudaMemset: word by word where the bytes are whole words."""
@@ -560,11 +560,11 @@ class _Adoption:
     def _bounds(self, step: Launched) -> str:
         """The launch bounds of a kernel, unless they are template parameters."""
         kernel = self.kernels[step.kernel]
-        found = re.search(r"__launch_bounds__\s*\(((?:[^()]|\([^()]*\))*)\)", kernel.head)
-        if found is None:
+        bounds = re.search(r"__launch_bounds__\s*\(((?:[^()]|\([^()]*\))*)\)", kernel.head)
+        if bounds is None:
             return ""
         parameters = set(re.findall(r"\w+", kernel.head.partition("__global__")[0]))
-        return "" if parameters & _words([found[1]]) else f"{found[0]} "
+        return "" if parameters & _words([bounds[1]]) else f"{bounds[0]} "
 
 
 def _words(texts: Iterable[str]) -> set[str]:

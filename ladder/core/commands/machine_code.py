@@ -110,11 +110,11 @@ def show_sass(options: argparse.Namespace) -> int:
     """The machine code of a rung on an NVIDIA GPU, below the lines that it comes from."""
     rung, target, plan = _chosen(options, compiler.typical_target)
     cubin = compiler.compile_cubin(rung, plan.constants, target.real, target.arch)
-    found = sass.instructions(cubin, rung.file)
-    _print_code(options, rung, plan, found, compiler.resources(cubin), sass.occupancy)
+    instructions = sass.instructions(cubin, rung.file)
+    _print_code(options, rung, plan, instructions, compiler.resources(cubin), sass.occupancy)
     for remark in compiler.remarks(cubin):
         print(f"  the compiler: {remark}")
-    _print_summary(machine_code.summary(found, sass.GROUPS))
+    _print_summary(machine_code.summary(instructions, sass.GROUPS))
     return 0
 
 
@@ -122,9 +122,9 @@ def show_isa(options: argparse.Namespace) -> int:
     """The machine code of a rung on an AMD GPU, below the lines that it comes from."""
     rung, target, plan = _chosen(options, hip.typical_target)
     module = hip.compile_code_object(rung, plan.constants, target.real, target.arch, target.warp)
-    found = assembly.instructions(module, rung.file)
-    _print_code(options, rung, plan, found, hip.resources(module), assembly.occupancy)
-    _print_summary(machine_code.summary(found, assembly.GROUPS))
+    instructions = assembly.instructions(module, rung.file)
+    _print_code(options, rung, plan, instructions, hip.resources(module), assembly.occupancy)
+    _print_summary(machine_code.summary(instructions, assembly.GROUPS))
     return 0
 
 
@@ -148,13 +148,13 @@ def _print_code(
     options: argparse.Namespace,
     rung: Rung,
     plan: LaunchPlan,
-    found: Sequence[machine_code.Instruction],
+    instructions: Sequence[machine_code.Instruction],
     takes: Mapping[str, Takes],
     occupancy_of: Callable[[str, Takes, Launch], object],
 ) -> None:
     """The listing, and what each kernel takes and how many of it run at once."""
     if not options.summary:
-        shared.console().print(machine_code.listing(found, rung.source), soft_wrap=True)
+        shared.console().print(machine_code.listing(instructions, rung.source), soft_wrap=True)
     launched = {launch.kernel: launch for launch in plan.launches}
     for name, resources in takes.items():
         launch = launched.get(name)

@@ -159,5 +159,5 @@ def test_the_ladder_on_the_gpu(told, words, capsys):
 def test_the_doctor(told):
     found = {finding.what: finding for finding in device_findings()}
     finding = found["GPU"]
-    assert told in (f"{finding.found}; {finding.remedy}", f"{finding.found}: {finding.remedy}")
+    assert told in (f"{finding.state}; {finding.remedy}", f"{finding.state}: {finding.remedy}")
     assert "\n" not in told
