@@ -143,7 +143,7 @@ class _Adoption:
         if self.asked:
             raise LadderError("; and ".join(self.asked))
         self._note_unused(launches)
-        needs = [*self._real_needs(launches), *self._conditions(steps)]
+        needs = [*self._real_needs(launches), *self._conditions(steps, launches)]
         args = self._only_names(launches)
         named = self.op.kernel if args is None else launches[0].kernel
         wrappers = [
@@ -360,11 +360,8 @@ class _Adoption:
         """A kernel that does something for i from 0 to `count`, an expression of the header."""
         name = f"{self.op.kernel}_{verb}_" + re.sub(r"\W", "_", buffer)
         when = f" if {condition}" if condition else ""
-        if (
-            set(parse_header(count).names) <= set(self.op.dims)
-            and "//" not in count
-            and not parse_header(count).functions
-        ):
+        header = parse_header(count)
+        if set(header.names) <= set(self.op.dims) and not header.functions and "//" not in count:
             index = "    size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x;\n"
             body = f"{index}    if (i < (size_t)({count})) {assignment}\n"
             return Wrapper(name, body, f"{name}<<<ceil_div({count}, 256), 256>>>{when}")
@@ -467,12 +464,11 @@ class _Adoption:
         missing = {"FLOAT16", "BFLOAT16"} - set(self.real.macros)
         return [f"real != {kind.lower()}" for kind in sorted(missing)]
 
-    def _conditions(self, steps: Steps) -> list[str]:
+    def _conditions(self, steps: Steps, launches: list[Launched]) -> list[str]:
         """Those of --needs, and what the launcher asserts, where a header knows its names."""
         of_device = {"multiprocessors", "vector", "warp", "shared_bytes", "sizeof_real", "sm"}
         known = {*self.op.dims, *self.defines, *of_device}
         asserts = [text for text in steps.asserts if set(parse_header(text).names) <= known]
-        launches = [step for step in steps.steps if isinstance(step, Launched)]
         limits = [
             simple(f"({step.shared}) <= shared_bytes")
             for step in launches
@@ -486,9 +482,8 @@ class _Adoption:
         """{their name: ours} for a file of device code alone, in which nothing else differs; None
         for another one."""
         kernel, options = self.kernels[launches[0].kernel], self.options
-        given = dict(
-            zip([one.name for one in kernel.parameters], launches[0].arguments, strict=False)
-        )
+        theirs = [one.name for one in kernel.parameters]
+        given = dict(zip(theirs, launches[0].arguments, strict=False))
         file = self.file
         alone = not (file.headers or file.missing or file.of("host") or kernel.scope)
         alone &= len(self.kernels) == 1 and kernel.inner is kernel.node  # no template

@@ -48,8 +48,7 @@ def summary(
     counts = Counter((i.group, i.kind) for i in instructions)
     numbers: dict[str, dict[str, int]] = {}
     for what in dict.fromkeys([*(what for what, *_ in groups), *(group for group, _ in counts)]):
-        kinds = {kind: n for (group, kind), n in counts.most_common() if group == what}
-        if kinds:
+        if kinds := {kind: n for (group, kind), n in counts.most_common() if group == what}:
             numbers[what] = kinds
     return numbers
 

@@ -185,11 +185,9 @@ def _refuse_what_is_taken(rungs: Iterable[Rung]) -> None:
 @functools.cache
 def ladders() -> Mapping[str, Ladder]:
     """Every ladder of the repository by op name, found in the `ops.py` of the layer folders."""
-    by_name = {}
-    for path in sorted(PACKAGE.glob("*/ops.py")):
-        for ladder in importlib.import_module(f"{ROOT}ladder.{path.parent.name}.ops").LADDERS:
-            by_name[ladder.op.name] = ladder
-    return by_name
+    layers = (path.parent.name for path in sorted(PACKAGE.glob("*/ops.py")))
+    modules = (importlib.import_module(f"{ROOT}ladder.{layer}.ops") for layer in layers)
+    return {ladder.op.name: ladder for module in modules for ladder in module.LADDERS}
 
 
 @functools.cache

@@ -254,10 +254,9 @@ def test_a_name_that_is_not_known_is_asked_for(tmp_path):
     ],
 )
 def test_a_mapping_that_cannot_be_is_refused(tmp_path, arguments, names):
+    file = write(tmp_path, PLAIN)
     with pytest.raises(LadderError, match=names):
-        adopted(
-            "k", "gelu.forward", write(tmp_path, PLAIN), grid="N", block="1", arguments=arguments
-        )
+        adopted("k", "gelu.forward", file, grid="N", block="1", arguments=arguments)
 
 
 PRODUCT = """__global__ void product(
@@ -269,11 +268,7 @@ PRODUCT = """__global__ void product(
 
 
 @pytest.mark.parametrize(
-    ("given", "flags"),
-    [
-        ({}, "--arg M=N --arg N=C"),
-        ({"M": "N"}, "--arg N=C"),
-    ],
+    ("given", "flags"), [({}, "--arg M=N --arg N=C"), ({"M": "N"}, "--arg N=C")]
 )
 def test_two_numbers_that_could_be_the_same_one_are_asked_for(tmp_path, given, flags):
     file = write(tmp_path, PRODUCT)
@@ -521,10 +516,7 @@ def test_what_a_file_uses_by_using_namespace_comes_along(tmp_path):
 
 @pytest.mark.parametrize(
     ("body", "unused"),
-    [
-        ("out[0] = inp1[0];", "inp2"),
-        ("float x = inp1[0] + inp2[0];", "out"),
-    ],
+    [("out[0] = inp1[0];", "inp2"), ("float x = inp1[0] + inp2[0];", "out")],
 )
 def test_what_theirs_does_not_use_is_said(tmp_path, body, unused):
     kernel = "__global__ void k(float* out, const float* inp1, const float* inp2, int N)"
