@@ -70,8 +70,8 @@ def slope(x: np.ndarray, value: Callable[[], float]) -> np.ndarray:
     return gradient
 
 
-def assert_close(found: np.ndarray, expected: np.ndarray, name: str = "") -> None:
-    np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-8, err_msg=name)
+def assert_close(got: np.ndarray, expected: np.ndarray, name: str = "") -> None:
+    np.testing.assert_allclose(got, expected, rtol=1e-6, atol=1e-8, err_msg=name)
 
 
 def drawn(op, dims) -> dict[str, np.ndarray]:
@@ -122,9 +122,9 @@ def test_backward_is_the_derivative_of_forward(name):
 
     for arg in op.args:
         if arg.role != "in":
-            found = given[arg.name] - starts.get(arg.name, 0)
+            gradient = given[arg.name] - starts.get(arg.name, 0)
             for inp in gradient_of.get(arg.name, (arg.name[1:],)):
-                assert_close(found, slope(arrays[inp], loss), inp)
+                assert_close(gradient, slope(arrays[inp], loss), inp)
 
 
 @pytest.mark.parametrize("layer", ["gelu", "relu"])
@@ -194,8 +194,8 @@ TARGETS = np.array([2, 0, 4, 4])
 def test_the_head_by_exponentials_computes_what_product_and_loss_do(columns, size):
     inp, weight = normal(4, 3), normal(columns, 3)
     weight *= size / np.abs(inp @ weight.T).max()
-    for found, expected in zip(head(inp, weight, 5), head_apart(inp, weight, 5), strict=True):
-        np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-12)
+    for got, expected in zip(head(inp, weight, 5), head_apart(inp, weight, 5), strict=True):
+        np.testing.assert_allclose(got, expected, rtol=1e-9, atol=1e-12)
 
 
 def test_the_head_cuts_off_losses_above_62_and_stays_finite():
@@ -206,8 +206,8 @@ def test_the_head_cuts_off_losses_above_62_and_stays_finite():
     np.testing.assert_allclose(losses, [most, 4 * np.exp(-87), most, most], rtol=1e-15, atol=1e-15)
     expected = head_apart(inp, weight, 5)
     np.testing.assert_allclose(dlogits, expected[1], rtol=1e-15, atol=1e-15)  # 0.5 and -0.5
-    for found, other in zip(gradients, expected[2:], strict=True):
-        np.testing.assert_allclose(found, other, rtol=1e-12, atol=1e-12)
+    for got, other in zip(gradients, expected[2:], strict=True):
+        np.testing.assert_allclose(got, other, rtol=1e-12, atol=1e-12)
     with np.errstate(over="raise"):
         assert all(np.isfinite(array).all() for array in head(1e4 * inp, normal(6, 1), 5))
 

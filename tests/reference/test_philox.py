@@ -92,5 +92,5 @@ def test_attention_without_probability_is_attention():
     plain, dropped = [(np.empty((2, 19, 6)), np.empty((2, 3, 19))) for _ in range(2)]
     attention.forward(*plain, qkv)
     attention_dropout.forward(*dropped, qkv, STATE, p=0.0, stream=5)
-    for expected, found in zip(plain, dropped, strict=True):
-        np.testing.assert_array_equal(found, expected)
+    for expected, got in zip(plain, dropped, strict=True):
+        np.testing.assert_array_equal(got, expected)

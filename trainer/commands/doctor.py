@@ -35,7 +35,7 @@ def main(argv: Sequence[str] = ()) -> int:
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
     for finding in findings:
-        table.add_row("--" if finding.remedy else "ok", finding.what, finding.found)
+        table.add_row("--" if finding.remedy else "ok", finding.what, finding.state)
         if finding.remedy:
             table.add_row("", "", f"-> {finding.remedy}")
     console = Console(highlight=False, markup=False)

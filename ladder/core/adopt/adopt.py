@@ -121,10 +121,10 @@ class _Adoption:
         scope = self._scope(entry)
         if entry.kind == "kernel":
             host = launcher.launcher_of(self.file.declarations, entry.name)
-            found: Steps | str = f"the launch of {entry.name} is not known"
+            known: Steps | str = f"the launch of {entry.name} is not known"
             if host is not None and not (self.options.grid or self.options.block):
-                found = self._from_main(host, entry, scope)
-            steps = self._without_launcher(entry, scope, found) if isinstance(found, str) else found
+                known = self._from_main(host, entry, scope)
+            steps = self._without_launcher(entry, scope, known) if isinstance(known, str) else known
         else:
             steps = launcher.read(entry, scope, only)
         launches = [step for step in steps.steps if isinstance(step, Launched)]
@@ -143,7 +143,7 @@ class _Adoption:
         if self.asked:
             raise LadderError("; and ".join(self.asked))
         self._note_unused(launches)
-        needs = [*self._real_needs(launches), *self._conditions(steps)]
+        needs = [*self._real_needs(launches), *self._conditions(steps, launches)]
         args = self._only_names(launches)
         named = self.op.kernel if args is None else launches[0].kernel
         wrappers = [
@@ -206,11 +206,11 @@ class _Adoption:
         scope = Scope(dict(_KNOWN), functions=functions)
         scope.sizes.update(dict.fromkeys(self.real.names, "sizeof_real"))
         for constant in self.file.declarations:
-            for name, found in constant.values.items() if not constant.branches else ():
+            for name, meaning in constant.values.items() if not constant.branches else ():
                 if name in self.values:  # it is not what the op calls so
-                    scope.code[name] = text(found)
-                elif found:
-                    scope.header[name] = found
+                    scope.code[name] = text(meaning)
+                elif meaning:
+                    scope.header[name] = meaning
         scope.header |= {name: name for name in self.values}
         scope.header |= {_SMS: "multiprocessors", "warpSize": "warp", "WARP_SIZE": "32"}
         for vector in ("x128::size", *(f"Packed128<{name}>::size" for name in self.real.names)):
@@ -269,11 +269,16 @@ class _Adoption:
         scope.code[name] = ours
 
     def _without_launcher(self, kernel: Declaration, scope: Scope, why: str) -> Steps:
-        options = self.options
-        if not options.grid or not options.block:
+        options, dim = self.options, self.op.dims[0]
+        sizes = {f"--grid 'ceil_div({dim}, 256)'": options.grid, "--block 256": options.block}
+        if any(map(_has_dynamic_shared, declarations.needed(self.declared, {kernel.name}))):
+            sizes["--shared '256 * 4' (bytes of its extern __shared__)"] = options.shared
+        if missing := [flag for flag, given in sizes.items() if not given]:
+            if len(missing) < len(sizes):
+                flags = " and ".join(flag.split()[0] for flag in missing)
+                why = f"the launch of {kernel.name} lacks only {flags}"
             self.asked.append(
-                f"{self.path}: {why}; say how many blocks and threads, in the dimensions of the "
-                f"op: --grid 'ceil_div({self.op.dims[0]}, 256)' --block 256"
+                f"{self.path}: {why}; say it in the dimensions of the op: {' '.join(missing)}"
             )
         geometry = (options.grid,), (options.block,), options.shared or "0"
         arguments = tuple(
@@ -355,11 +360,8 @@ class _Adoption:
         """A kernel that does something for i from 0 to `count`, an expression of the header."""
         name = f"{self.op.kernel}_{verb}_" + re.sub(r"\W", "_", buffer)
         when = f" if {condition}" if condition else ""
-        if (
-            set(parse_header(count).names) <= set(self.op.dims)
-            and "//" not in count
-            and not parse_header(count).functions
-        ):
+        header = parse_header(count)
+        if set(header.names) <= set(self.op.dims) and not header.functions and "//" not in count:
             index = "    size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x;\n"
             body = f"{index}    if (i < (size_t)({count})) {assignment}\n"
             return Wrapper(name, body, f"{name}<<<ceil_div({count}, 256), 256>>>{when}")
@@ -426,11 +428,11 @@ class _Adoption:
     def _refuse_libraries(self, kept: Sequence[Declaration]) -> None:
         kinds = ("qualified_identifier", "nested_namespace_specifier")
         for one in kept:
-            for found in map(_LIBRARIES.match, map(text, find(one.node, *kinds))):
-                if not found or (found[1] == "cuda" and found[2] in _OF_CUDA):
+            for library in map(_LIBRARIES.match, map(text, find(one.node, *kinds))):
+                if not library or (library[1] == "cuda" and library[2] in _OF_CUDA):
                     continue
                 raise LadderError(
-                    f"{self.path}: {one.name} uses {found[0]}, of a C++ library that a rung is "
+                    f"{self.path}: {one.name} uses {library[0]}, of a C++ library that a rung is "
                     "compiled without; there are cooperative_groups, nvcuda::wmma, and of cuda:: "
                     "barrier, pipeline and memcpy_async, of a thread or a block"
                 )
@@ -462,12 +464,11 @@ class _Adoption:
         missing = {"FLOAT16", "BFLOAT16"} - set(self.real.macros)
         return [f"real != {kind.lower()}" for kind in sorted(missing)]
 
-    def _conditions(self, steps: Steps) -> list[str]:
+    def _conditions(self, steps: Steps, launches: list[Launched]) -> list[str]:
         """Those of --needs, and what the launcher asserts, where a header knows its names."""
         of_device = {"multiprocessors", "vector", "warp", "shared_bytes", "sizeof_real", "sm"}
         known = {*self.op.dims, *self.defines, *of_device}
         asserts = [text for text in steps.asserts if set(parse_header(text).names) <= known]
-        launches = [step for step in steps.steps if isinstance(step, Launched)]
         limits = [
             simple(f"({step.shared}) <= shared_bytes")
             for step in launches
@@ -481,9 +482,8 @@ class _Adoption:
         """{their name: ours} for a file of device code alone, in which nothing else differs; None
         for another one."""
         kernel, options = self.kernels[launches[0].kernel], self.options
-        given = dict(
-            zip([one.name for one in kernel.parameters], launches[0].arguments, strict=False)
-        )
+        theirs = [one.name for one in kernel.parameters]
+        given = dict(zip(theirs, launches[0].arguments, strict=False))
         file = self.file
         alone = not (file.headers or file.missing or file.of("host") or kernel.scope)
         alone &= len(self.kernels) == 1 and kernel.inner is kernel.node  # no template
@@ -498,24 +498,24 @@ class _Adoption:
     def _wrappers(self, steps: Steps, used: set[str], only: str) -> list[Wrapper]:
         """A kernel for each launch and each cudaMemset; `only`: the name of a single one."""
         number = sum(isinstance(step, Launched) for step in steps.steps)
-        found: list[Wrapper] = []
+        wrappers: list[Wrapper] = []
         for step in steps.steps:
             if isinstance(step, Filled):
                 buffer = plain(step.buffer)
                 if buffer not in used:
                     continue
-                found.append(self._memset(buffer, step))
+                wrappers.append(self._memset(buffer, step))
                 continue
             name = only if number == 1 else f"{self.op.kernel}_{step.kernel}"
-            same = sum(re.fullmatch(rf"{name}(_\d+)?", one.name) is not None for one in found)
+            same = sum(re.fullmatch(rf"{name}(_\d+)?", one.name) is not None for one in wrappers)
             name += f"_{same + 1}" if same else ""
             geometry = [_launch_part(step.grid), _launch_part(step.block)]
             if step.shared != "0":
                 geometry.append(step.shared)
             when = f" if {step.condition}" if step.condition else ""
             launch = f"{name}<<<{', '.join(geometry)}>>>{when}"
-            found.append(Wrapper(name, self._call(step), launch, self._bounds(step)))
-        return found
+            wrappers.append(Wrapper(name, self._call(step), launch, self._bounds(step)))
+        return wrappers
 
     def _memset(self, buffer: str, step: Filled) -> Wrapper:
         """A kernel for a cudaMemset: word by word where the bytes are whole words."""
@@ -555,15 +555,20 @@ class _Adoption:
     def _bounds(self, step: Launched) -> str:
         """The launch bounds of a kernel, unless they are template parameters."""
         kernel = self.kernels[step.kernel]
-        found = re.search(r"__launch_bounds__\s*\(((?:[^()]|\([^()]*\))*)\)", kernel.head)
-        if found is None:
+        bounds = re.search(r"__launch_bounds__\s*\(((?:[^()]|\([^()]*\))*)\)", kernel.head)
+        if bounds is None:
             return ""
         parameters = set(re.findall(r"\w+", kernel.head.partition("__global__")[0]))
-        return "" if parameters & _words([found[1]]) else f"{found[0]} "
+        return "" if parameters & _words([bounds[1]]) else f"{bounds[0]} "
 
 
 def _words(texts: Iterable[str]) -> set[str]:
     return {word for one in texts for word in WORD.findall(one)}
+
+
+def _has_dynamic_shared(one: Declaration) -> bool:
+    declared = find(one.node, "declaration")
+    return any({"extern", "__shared__"} <= {*map(text, node.children)} for node in declared)
 
 
 def _launch_part(sizes: Sequence[str]) -> str:

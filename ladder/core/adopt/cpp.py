@@ -38,7 +38,7 @@ def _parser() -> "Parser":
 
 def parse(code: bytes) -> Node:
     """The tree of a file. Its nodes have the positions of `code`, and blanks for ATTRIBUTES."""
-    return _parser().parse(ATTRIBUTES.sub(lambda found: b" " * len(found[0]), code)).root_node
+    return _parser().parse(ATTRIBUTES.sub(lambda match: b" " * len(match[0]), code)).root_node
 
 
 def expression(code: str) -> Node | None:
@@ -57,10 +57,10 @@ def text(node: Node | None) -> str:
 
 def part(node: Node, *fields: str) -> Node | None:
     """The child of a field, of this child the child of the next field, and so on."""
-    found: Node | None = node
+    child: Node | None = node
     for field in fields:
-        found = found and found.child_by_field_name(field)
-    return found
+        child = child and child.child_by_field_name(field)
+    return child
 
 
 def parts(node: Node | None) -> list[Node]:
@@ -72,29 +72,29 @@ def find(node: Node, *kinds: str) -> Iterator[Node]:
     """The node and all nodes below that are of these kinds, in the order of the text."""
     waiting = [node]
     while waiting:
-        found = waiting.pop()
-        if found.type in kinds:
-            yield found
-        waiting.extend(reversed(found.children))
+        one = waiting.pop()
+        if one.type in kinds:
+            yield one
+        waiting.extend(reversed(one.children))
 
 
 def names(node: Node) -> set[str]:
     """Every name that the code uses; one behind a namespace is `space::name`."""
-    found: set[str] = set()
+    used: set[str] = set()
     waiting = [node]
     while waiting:
         one = waiting.pop()
         space, name = part(one, "scope"), part(one, "name")
         if one.type == "qualified_identifier" and space and name:
             if name.type != "qualified_identifier":
-                found.add(f"{WORD.findall(text(space))[0]}::{text(part(name, 'name') or name)}")
+                used.add(f"{WORD.findall(text(space))[0]}::{text(part(name, 'name') or name)}")
                 name = part(name, "arguments")
             waiting += [space, name] if name else [space]
         elif one.children and one.type not in _NO_NAMES:
             waiting += one.children
         elif one.type not in _NO_NAMES:
-            found.update(WORD.findall(text(one)))
-    return found
+            used.update(WORD.findall(text(one)))
+    return used
 
 
 def named(node: Node | None) -> str:

@@ -157,8 +157,8 @@ def of_text(code: str, headers: Iterable[str] = (), missing: Iterable[str] = ())
     """The file that a text is."""
     source = code.encode()
     root = parse(source)
-    found = tuple(_declarations(root, source))
-    return SourceFile(source, root, found, tuple(dict.fromkeys(headers)), tuple(missing))
+    declared = tuple(_declarations(root, source))
+    return SourceFile(source, root, declared, tuple(dict.fromkeys(headers)), tuple(missing))
 
 
 def _flatten(path: Path, seen: set[Path], missing: dict[str, None]) -> str:
@@ -170,20 +170,20 @@ def _flatten(path: Path, seen: set[Path], missing: dict[str, None]) -> str:
         raise LadderError(f"{path}: it includes more than {MOST_FILES} files")
 
     def replace(match: re.Match[str]) -> str:
-        found = (folder / match[1]).resolve()
-        if not found.is_relative_to(folder) or not found.is_file():
+        included = (folder / match[1]).resolve()
+        if not included.is_relative_to(folder) or not included.is_file():
             if not match[1].startswith(_CUDAS):
                 missing[match[1]] = None
             return ""
-        return "" if found in seen else _flatten(found, seen, missing)
+        return "" if included in seen else _flatten(included, seen, missing)
 
     return _INCLUDE.sub(replace, read_text(path, MOST_BYTES))
 
 
 def first_line(node: Node) -> str:
     """The line of an `#if`, with those that it continues on."""
-    found = re.match(r"(?:\\\n|[^\n])*", (node.text or b"").decode())
-    return re.sub(r"\s*//.*", "", found[0]) if found else ""
+    line = re.match(r"(?:\\\n|[^\n])*", (node.text or b"").decode())
+    return re.sub(r"\s*//.*", "", line[0]) if line else ""
 
 
 def _declarations(

@@ -178,10 +178,10 @@ def simple(header: str) -> str:
 def _replaced(node: Node, scope: Scope) -> Node:
     """The expression in the names of the op."""
     written = in_code(node, scope)
-    found = expression(written)
-    if found is None:
+    tree = expression(written)
+    if tree is None:
         raise LadderError(f"a header has no expression for {written!r}")
-    return found
+    return tree
 
 
 class _Translator:
@@ -210,10 +210,10 @@ class _Translator:
         return meaning if isinstance(meaning, str) else self.of(meaning)
 
     def of_number_literal(self, node: Node) -> str:
-        found = re.fullmatch(r"(0[xX][\da-fA-F]+|\d+)[uUlLzZ]*", text(node).replace("'", ""))
-        if found is None:
+        digits = re.fullmatch(r"(0[xX][\da-fA-F]+|\d+)[uUlLzZ]*", text(node).replace("'", ""))
+        if digits is None:
             raise LadderError(f"a header knows whole numbers only, not {text(node)}")
-        return simple(str(int(found[1], 16 if found[1][:2] in ("0x", "0X") else 10)))
+        return simple(str(int(digits[1], 16 if digits[1][:2] in ("0x", "0X") else 10)))
 
     def of_sizeof_expression(self, node: Node) -> str:
         kind = text(part(node, "type") or part(node, "value")).strip("()").replace("const ", "")

@@ -89,9 +89,9 @@ def launched_by(function: Declaration) -> list[str]:
 
 def launcher_of(file: Sequence[Declaration], kernel: str) -> Declaration | None:
     """The host function that launches a kernel: that of the fewest launches, but `main` last."""
-    found = [one for one in file if one.kind == "host" and kernel in launched_by(one)]
-    found.sort(key=lambda one: (one.name == "main", len(set(launched_by(one)))))
-    return found[0] if found else None
+    hosts = [one for one in file if one.kind == "host" and kernel in launched_by(one)]
+    hosts.sort(key=lambda one: (one.name == "main", len(set(launched_by(one)))))
+    return hosts[0] if hosts else None
 
 
 def passed_to(function: Declaration, kernel: str) -> list[str]:

@@ -55,26 +55,26 @@ def match(
     theirs = [one for one in theirs if one.name not in given]
     buffers = [arg.name for arg in op.args]
     values = [*op.dims, *(scalar.name for scalar in op.scalars)]
-    found: dict[str, str] = {}
+    meant: dict[str, str] = {}
     for one in theirs:
         if one.name in (buffers if one.pointer else values):
-            found[one.name] = one.name
+            meant[one.name] = one.name
     for one in theirs:
-        if one.name in found:
+        if one.name in meant:
             continue
         ours = buffers if one.pointer else values
-        free = [name for name in ours if name not in found.values() or not one.pointer]
+        free = [name for name in ours if name not in meant.values() or not one.pointer]
         alike = [name for name in free if _alike(one.name, name)]
-        unused = [name for name in alike if name not in found.values()]
+        unused = [name for name in alike if name not in meant.values()]
         if chosen := (unused or ([] if one.pointer else alike))[:1]:
-            found[one.name] = chosen[0]
-    known = {**given, **found}
+            meant[one.name] = chosen[0]
+    known = {**given, **meant}
     doubles = [*_doubles(op, {name: known[name] for name in numbers if name in known}, given)]
     if "N" in op.dims and not {"B", "T"} & set(op.dims):
         for one in theirs:
-            if not one.pointer and one.name in ("B", "T") and one.name not in found:
-                found[one.name] = "1" if one.name == "B" else "N"
-    return found, doubles
+            if not one.pointer and one.name in ("B", "T") and one.name not in meant:
+                meant[one.name] = "1" if one.name == "B" else "N"
+    return meant, doubles
 
 
 def _doubles(op: Op, numbers: Mapping[str, str], given: Mapping[str, str]) -> Iterator[str]:

@@ -132,9 +132,9 @@ def _includes(contents: Contents, body: str) -> list[str]:
         header = {"BFLOAT16": "cuda_bf16.h", "FLOAT16": "cuda_fp16.h"}.get(kind)
         chosen = [f"#include <{header}>"] * bool(header) + [f"#define {macro}"] * bool(macro)
         lines += [f"#if defined(REAL_{kind})", *chosen, "#endif"] if chosen else []
-    found = set(WORD.findall(body))
+    words = set(WORD.findall(body))
     for header in contents.file.headers:
-        groups = header.startswith("cooperative_groups") and "cooperative_groups" in found
+        groups = header.startswith("cooperative_groups") and "cooperative_groups" in words
         if groups or (header in _HEADERS and re.search(_HEADERS[header], body)):
             lines.append(f"#include <{header}>")
     return lines

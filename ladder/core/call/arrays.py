@@ -207,8 +207,8 @@ def dims_of(
         if len(words) != len(sizes):
             raise LadderError(f"{op.name}: {arg.name} must be ({arg.shape}), not {(*sizes,)}")
         for word, size in zip(words, sizes, strict=True):
-            if (found := re.fullmatch(r"(?:(\d+)\*)?([A-Za-z]\w*)", word)) is not None:
-                dims.setdefault(found[2], size // int(found[1] or 1))
+            if (match := re.fullmatch(r"(?:(\d+)\*)?([A-Za-z]\w*)", word)) is not None:
+                dims.setdefault(match[2], size // int(match[1] or 1))
     if missing := [name for name in op.dims if name not in dims]:
         raise LadderError(f"{op.name}: no shape tells {missing[0]}; add {missing[0]}=...")
     return {name: dims[name] for name in op.dims}
@@ -221,11 +221,11 @@ def _again(kept: list[Any], device: Any, like: Any) -> Callable[[tuple[int, ...]
     left = iter([*kept])
 
     def allocate(shape: tuple[int, ...], dtype: np.dtype) -> Any:
-        if (found := next(left, None)) is None:
+        if (pair := next(left, None)) is None:
             size = math.prod(shape) * dtype.itemsize
             memory = torch.empty(size, dtype=torch.uint8, device=like.device)
-            found = as_array(memory, device, "scratch").view(dtype), memory
-            kept.append(found)
-        return found[0].reshape(shape)
+            pair = as_array(memory, device, "scratch").view(dtype), memory
+            kept.append(pair)
+        return pair[0].reshape(shape)
 
     return allocate

@@ -110,13 +110,13 @@ class _Functional:
         for arg, t in zip(self.inputs, tensors, strict=True):
             if t is not None and (more := t.dim() - len(arg.shape.split())) > 0:
                 rows = t.shape[: more + 1]  # N, as the caller has it
-        found = []
+        outputs = []
         for arg in self.outputs:
             # A contract's own expressions; the sizes of torch.compile are no whole numbers yet.
             first, *others = [eval(size, {}, dims) for size in arg.shape.split()]
             lead = rows if rows is not None and arg.shape.startswith("N") else [first]
-            found.append(((*lead, *others), TORCH[resolve_dtype(arg.dtype, real)]))
-        return found
+            outputs.append(((*lead, *others), TORCH[resolve_dtype(arg.dtype, real)]))
+        return outputs
 
     def fake(self, *args: Any) -> Any:
         made = self.made(args[: len(self.names)], args[len(self.names) :])
@@ -187,20 +187,20 @@ def _differentiable(
 
         @staticmethod
         def backward(ctx: Any, *douts: Any) -> Any:
-            found: list[Any] = [None] * len(ctx.needs_input_grad)
+            gradients: list[Any] = [None] * len(ctx.needs_input_grad)
             values = {"d" + name: dout for name, dout in zip(outs, douts, strict=True)}
             if any(values["d" + name] is None for name in outs if "d" + name in taken):
-                return tuple(found)
+                return tuple(gradients)
             names = [name for name in both if name in taken]
             values |= dict(zip(names, ctx.saved_tensors, strict=True))
             for made, names, free, gives in calls:
-                wanted = any(ctx.needs_input_grad[i] and found[i] is None for i in gives)
+                wanted = any(ctx.needs_input_grad[i] and gradients[i] is None for i in gives)
                 if wanted and all(ctx.types[i] is not None for i in gives):
                     result = made(*[values[name] for name in names], *[ctx.dims[d] for d in free])
                     results = result if isinstance(result, tuple) else (result,)
                     for i, gradient in zip(gives, results, strict=True):
-                        found[i] = gradient.to(ctx.types[i])
-            return tuple(found)
+                        gradients[i] = gradient.to(ctx.types[i])
+            return tuple(gradients)
 
     def run(*args: Any) -> Any:
         if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in args[:count]):

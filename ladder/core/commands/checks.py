@@ -97,9 +97,9 @@ def check_rungs(options: argparse.Namespace) -> int:
             for report, spots in _check_ladder(ladder, options, pool, output):
                 failed |= not report.passed
                 show = functools.partial(_print_report, report, options.verbose, spots)
-                found = _as_json(report, spots)
-                found["file"] = own or str(ladder.rung(report.which or "0").path)
-                output.add(show, [found])
+                element = _as_json(report, spots)
+                element["file"] = own or str(ladder.rung(report.which or "0").path)
+                output.add(show, [element])
                 said: list[str] = []
                 if report.passed and limited:
                     kept, said = _judge(ladder, options)
@@ -133,10 +133,10 @@ def _judge(ladder: Ladder, options: argparse.Namespace) -> tuple[bool, list[str]
 
 
 def _as_json(report: check.Report, spots: Sequence[Spot]) -> dict[str, Any]:
-    found = {**dataclasses.asdict(report), "passed": report.passed, "text": str(report)}
-    for outcome in found["outcomes"]:  # JSON has no NaN
+    element = {**dataclasses.asdict(report), "passed": report.passed, "text": str(report)}
+    for outcome in element["outcomes"]:  # JSON has no NaN
         outcome["error"] = outcome["error"] if math.isfinite(outcome["error"]) else None
-    return {**found, "coverage": [dataclasses.asdict(spot) for spot in spots]}
+    return {**element, "coverage": [dataclasses.asdict(spot) for spot in spots]}
 
 
 def _ladders(options: argparse.Namespace, output: shared.Output) -> list[Ladder]:
@@ -151,15 +151,15 @@ def _ladders(options: argparse.Namespace, output: shared.Output) -> list[Ladder]
             f"{options.op} is a kernel: name its op before it, such as layernorm.forward, or "
             "behind it a function of your own that computes the same, --reference ref.py"
         )
-    found = shared.matching(options.op)
-    if options.rung is None or options.rung.endswith(".cu") or len(found) == 1:
-        return found
-    lacking = [_why_not(ladder, options.rung) for ladder in found]
+    ladders = shared.matching(options.op)
+    if options.rung is None or options.rung.endswith(".cu") or len(ladders) == 1:
+        return ladders
+    lacking = [_why_not(ladder, options.rung) for ladder in ladders]
     if all(lacking):
         raise LadderError("; ".join(lacking))
     for why in filter(None, lacking):
         output.remark(f"left out: {why}")
-    return [ladder for ladder, why in zip(found, lacking, strict=True) if not why]
+    return [ladder for ladder, why in zip(ladders, lacking, strict=True) if not why]
 
 
 def _why_not(ladder: Ladder, which: str) -> str:
@@ -262,10 +262,10 @@ def _print_report(report: check.Report, verbose: bool, spots: Sequence[Spot]) ->
 
 def examine_machine(options: argparse.Namespace) -> int:
     """What this machine has for compiling and running kernels."""
-    found = device_findings()
-    width = max(len(finding.what) for finding in found)
-    for finding in found:
-        print(f"{finding.what:{width}}  {finding.found}")
+    lines = device_findings()
+    width = max(len(finding.what) for finding in lines)
+    for finding in lines:
+        print(f"{finding.what:{width}}  {finding.state}")
         if finding.remedy:
             print(f"{'':{width}}  -> {finding.remedy}")
     return 0

@@ -37,7 +37,7 @@ class Finding(NamedTuple):
 
 def findings(reports: Sequence[dict[str, Any]]) -> list[Finding]:
     """One for each line that reports, as `check` prints them in JSON, name."""
-    found: dict[tuple[str, int], Finding] = {}
+    by_place: dict[tuple[str, int], Finding] = {}
     for report in reports:
         failed = [each for each in report["outcomes"] if each["status"] in ("failed", "fault")]
         for outcome in failed or ([] if report["passed"] else [{"detail": report["text"]}]):
@@ -48,8 +48,8 @@ def findings(reports: Sequence[dict[str, Any]]) -> list[Finding]:
             if shape := outcome.get("dims"):
                 detail = f"at {format_dims(shape)}, {outcome['dtype']}: {detail}"
             rule = "kernel-fault" if named else "wrong-result"
-            found.setdefault(place, Finding(rule, *place, f"{report['op']}: {detail}"))
-    return list(found.values())
+            by_place.setdefault(place, Finding(rule, *place, f"{report['op']}: {detail}"))
+    return list(by_place.values())
 
 
 def _relative(file: str) -> str:
@@ -61,7 +61,7 @@ def as_annotations(reports: Sequence[dict[str, Any]]) -> str:
     """Commands of a GitHub workflow, a line each."""
 
     def escaped(text: str, also: str = "") -> str:
-        return re.sub(f"[%\r\n{also}]", lambda found: f"%{ord(found[0]):02X}", text)
+        return re.sub(f"[%\r\n{also}]", lambda match: f"%{ord(match[0]):02X}", text)
 
     return "\n".join(
         f"::error file={escaped(each.file, ':,')},line={each.line},title={each.rule}::"
@@ -79,18 +79,18 @@ def as_sarif(reports: Sequence[dict[str, Any]]) -> str:
     return json.dumps({"$schema": _SCHEMA, "version": "2.1.0", "runs": [run]}, indent=1)
 
 
-def _result(found: Finding) -> dict[str, Any]:
+def _result(finding: Finding) -> dict[str, Any]:
     try:
-        text = read_text(Path(found.file)).splitlines()[found.line - 1]
+        text = read_text(Path(finding.file)).splitlines()[finding.line - 1]
     except (LadderError, IndexError):
         text = ""
-    region = {"startLine": found.line, "startColumn": 1}
-    region |= {"endLine": found.line, "endColumn": len(text) + 1}
-    place = {"artifactLocation": {"uri": quote(found.file)}, "region": region}
+    region = {"startLine": finding.line, "startColumn": 1}
+    region |= {"endLine": finding.line, "endColumn": len(text) + 1}
+    place = {"artifactLocation": {"uri": quote(finding.file)}, "region": region}
     return {
-        "ruleId": found.rule,
+        "ruleId": finding.rule,
         "level": "error",
-        "message": {"text": found.text},
+        "message": {"text": finding.text},
         "locations": [{"physicalLocation": place}],
         "partialFingerprints": {
             "primaryLocationLineHash": f"{hashlib.sha256(text.encode()).hexdigest()[:16]}:1"

@@ -100,10 +100,10 @@ def _source(rung: Rung, text: str, seen: Seen, code: Code) -> str:
     counts, instructions = trace.own_lines(seen, rung), Counter(each.line for each in code)
     rows = ["<thead>", _row(["", "SASS", "source", *trace.COLUMNS]), "<tbody>"]
     for number, line in enumerate(lines, 1):
-        first, found = [str(number), instructions[number] or "", line], number in notes
+        first, marked = [str(number), instructions[number] or "", line], number in notes
         of_line = [trace.row(count) for count in counts if count.line == number]
         for cells, over in of_line or [([], False)]:
-            rows.append(_row([*first, *cells], "found " * found + "over" * over))
+            rows.append(_row([*first, *cells], "marked " * marked + "over" * over))
             first = [""] * 3
         rows += [_row(["", "", note], "note") for note in notes.get(number, ())]
     return "".join(rows)
@@ -129,15 +129,15 @@ def _machine_code(rung: Rung, dims: Dims, dtype: str, rights: bool) -> tuple[Cod
         if plan.refusal:
             raise LadderError(plan.refusal)
         cubin = compiler.compile_cubin(rung, plan.constants, target.real, ARCH)
-        found = sass.instructions(cubin, rung.file)
+        instructions = sass.instructions(cubin, rung.file)
     except LadderError as error:
         return [], f"<p>None for {ARCH}: {escape(str(error))}.</p>"
     takes = "\n".join(f"{name}: {each}" for name, each in compiler.resources(cubin).items())
     listing = "\n".join(
         f'<span class="{line.spans[0].style if line.spans else ""}">{escape(line.plain)}</span>'
-        for line in machine_code.listing(found, rung.source).split("\n")
+        for line in machine_code.listing(instructions, rung.source).split("\n")
     )
-    return found, f"<pre>{escape(takes)}</pre><pre>{listing}</pre>"
+    return instructions, f"<pre>{escape(takes)}</pre><pre>{listing}</pre>"
 
 
 def _times(op: Op, rung: Rung, large: Dims, dtype: str, saved: Path | None) -> str:

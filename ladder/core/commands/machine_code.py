@@ -4,9 +4,10 @@ import argparse
 import functools
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 
@@ -16,14 +17,12 @@ from ladder.core.commands import shared
 from ladder.core.common import machine_code
 from ladder.core.common.errors import CompileError, LadderError
 from ladder.core.contract.ladder import Ladder, find_rung, ladders
-from ladder.core.contract.launch_plan import Launch, LaunchPlan
+from ladder.core.contract.launch_plan import LaunchPlan
 from ladder.core.contract.op import DTYPES
 from ladder.core.contract.rung_file import Rung
 from ladder.core.contract.target import Target
 from ladder.core.device.cuda import compiler, sass
 from ladder.core.device.open import compile_for, typical_target
-
-Takes = TypeVar("Takes")  # what a kernel takes of an SM, or of a compute unit
 
 
 def add_to(commands: shared.Commands) -> None:
@@ -110,11 +109,8 @@ def show_sass(options: argparse.Namespace) -> int:
     """The machine code of a rung on an NVIDIA GPU, below the lines that it comes from."""
     rung, target, plan = _chosen(options, compiler.typical_target)
     cubin = compiler.compile_cubin(rung, plan.constants, target.real, target.arch)
-    found = sass.instructions(cubin, rung.file)
-    _print_code(options, rung, plan, found, compiler.resources(cubin), sass.occupancy)
-    for remark in compiler.remarks(cubin):
-        print(f"  the compiler: {remark}")
-    _print_summary(machine_code.summary(found, sass.GROUPS))
+    takes, remarks = compiler.resources(cubin), compiler.remarks(cubin)
+    _print_code(options, rung, plan, sass, cubin, takes, remarks)
     return 0
 
 
@@ -122,9 +118,7 @@ def show_isa(options: argparse.Namespace) -> int:
     """The machine code of a rung on an AMD GPU, below the lines that it comes from."""
     rung, target, plan = _chosen(options, hip.typical_target)
     module = hip.compile_code_object(rung, plan.constants, target.real, target.arch, target.warp)
-    found = assembly.instructions(module, rung.file)
-    _print_code(options, rung, plan, found, hip.resources(module), assembly.occupancy)
-    _print_summary(machine_code.summary(found, assembly.GROUPS))
+    _print_code(options, rung, plan, assembly, module, hip.resources(module))
     return 0
 
 
@@ -148,13 +142,16 @@ def _print_code(
     options: argparse.Namespace,
     rung: Rung,
     plan: LaunchPlan,
-    found: Sequence[machine_code.Instruction],
-    takes: Mapping[str, Takes],
-    occupancy_of: Callable[[str, Takes, Launch], object],
+    maker: ModuleType,
+    binary: Path,
+    takes: Mapping[str, object],
+    remarks: Iterable[str] = (),
 ) -> None:
-    """The listing, and what each kernel takes and how many of it run at once."""
+    """The listing, what each kernel takes and how many of it run at once, and how many instructions
+    there are of each kind. `maker`: `sass` or `assembly`."""
+    instructions = maker.instructions(binary, rung.file)
     if not options.summary:
-        shared.console().print(machine_code.listing(found, rung.source), soft_wrap=True)
+        shared.console().print(machine_code.listing(instructions, rung.source), soft_wrap=True)
     launched = {launch.kernel: launch for launch in plan.launches}
     for name, resources in takes.items():
         launch = launched.get(name)
@@ -163,9 +160,9 @@ def _print_code(
         print(f"{name}: {resources}{added}")
         if launch is not None:
             threads = math.prod(launch.block)
-            print(f"  {threads} threads per block: {occupancy_of(options.arch, resources, launch)}")
-
-
-def _print_summary(groups: Mapping[str, Mapping[str, int]]) -> None:
-    for group, kinds in groups.items():
+            occupancy = maker.occupancy(options.arch, resources, launch)
+            print(f"  {threads} threads per block: {occupancy}")
+    for remark in remarks:
+        print(f"  the compiler: {remark}")
+    for group, kinds in machine_code.summary(instructions, maker.GROUPS).items():
         print(f"  {group}: " + ", ".join(f"{count} {kind}" for kind, count in kinds.items()))

@@ -214,28 +214,28 @@ class Output:
     GitHub workflow, which takes lines that begin with :: for commands, both."""
 
     def __init__(self, options: argparse.Namespace) -> None:
-        self._found: list[Any] | None = None if options.format == "text" else []
+        self._elements: list[Any] | None = None if options.format == "text" else []
         self._render: Render | None = options.renders.get(options.format)
         self._resume = secrets.token_hex(16) if options.format == "github" else ""
         if self._resume:  # what a kernel prints is no command
             print(f"::stop-commands::{self._resume}", flush=True)
 
-    def add(self, show: Callable[[], None], found: Iterable[Any]) -> None:
+    def add(self, show: Callable[[], None], elements: Iterable[Any]) -> None:
         """Elements of the list; `show` prints them as text."""
-        if self._found is None or self._resume:
+        if self._elements is None or self._resume:
             show()
-        if self._found is not None:
-            self._found += found
+        if self._elements is not None:
+            self._elements += elements
 
     def remark(self, line: str) -> None:
         """A line for people alone."""
-        print(line, file=sys.stdout if self._found is None else sys.stderr, flush=True)
+        print(line, file=sys.stdout if self._elements is None else sys.stderr, flush=True)
 
     def end(self) -> None:
         if self._resume:
             print(f"::{self._resume}::")
-        if self._found is not None and self._render is not None:
-            print(self._render(self._found))
+        if self._elements is not None and self._render is not None:
+            print(self._render(self._elements))
 
 
 class _Screen(Console):
@@ -246,5 +246,5 @@ class _Screen(Console):
 
 def console() -> Console:
     """Coloured and as wide as the terminal; plain and unwrapped elsewhere."""
-    found = _Screen()
-    return found if found.is_terminal else _Screen(width=200, no_color=True, highlight=False)
+    screen = _Screen()
+    return screen if screen.is_terminal else _Screen(width=200, no_color=True, highlight=False)

@@ -178,9 +178,9 @@ def _lines(text: str) -> int:
 def lint_files(options: argparse.Namespace) -> int:
     """The style of rungs: where a file is not as the others are, and what to do."""
     files = options.files or lint.rung_files()
-    found = dict.fromkeys(violation for path in files for violation in lint.lint(path))
-    for violation in found:
+    violations = dict.fromkeys(violation for path in files for violation in lint.lint(path))
+    for violation in violations:
         print(violation)
-    if not found:
+    if not violations:
         print(f"{len(files)} file{'s' * (len(files) > 1)}: nothing to mend")
-    return int(bool(found))
+    return int(bool(violations))

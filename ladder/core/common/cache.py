@@ -119,15 +119,15 @@ def _folder(kind: str) -> Path:
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         folder.mkdir(mode=0o700, exist_ok=True)
-        found = folder.stat()
+        status = folder.stat()
     except OSError as error:
         raise _unwritable(error) from None
-    if found.st_uid not in (os.geteuid(), 0):
+    if status.st_uid not in (os.geteuid(), 0):
         raise LadderError(
-            f"{folder} belongs to another user, and compiled kernels in it would run as yours; "
-            f"set {VARIABLE} to a folder of your own"
+            f"{folder} belongs to user {status.st_uid}, and compiled kernels in it would run as "
+            f"yours; set {VARIABLE} to a folder of your own"
         )
-    if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         raise LadderError(
             f"others may write to {folder}, whose compiled kernels run as yours; delete it, or set "
             f"{VARIABLE} to another folder"

@@ -170,9 +170,9 @@ def enter(files: Iterable[str], scratch: Sequence[str], compiler: str, seconds: 
     global _helper, _tools
     package = Path(__file__).parents[2]
     program = Path(os.path.realpath(shutil.which(compiler) or compiler))
-    found = filter(None, map(importlib.util.find_spec, PACKAGES))
+    specs = filter(None, map(importlib.util.find_spec, PACKAGES))
     # A package may be a link, as uv makes them: what counts is where it lies.
-    roots = [Path(os.path.realpath(spec.origin)).parents[1] for spec in found if spec.origin]
+    roots = [Path(os.path.realpath(spec.origin)).parents[1] for spec in specs if spec.origin]
     roots += [package, package.parent / "reference", program.parent, program.parents[1]]
     roots += [Path(sys.prefix), Path(sys.base_prefix)]
     home = Path(os.environ.get("HOME", "/nowhere"))

@@ -43,7 +43,7 @@ class Finding:
     for. `remedy` says what to do where it is missing or unusable."""
 
     what: str
-    found: str
+    state: str
     remedy: str | None = None
 
 

@@ -46,12 +46,11 @@ def summary(
     Instructions in the text, not executions: a loop's body counts once, an unrolled one often.
     """
     counts = Counter((i.group, i.kind) for i in instructions)
-    found: dict[str, dict[str, int]] = {}
+    numbers: dict[str, dict[str, int]] = {}
     for what in dict.fromkeys([*(what for what, *_ in groups), *(group for group, _ in counts)]):
-        kinds = {kind: n for (group, kind), n in counts.most_common() if group == what}
-        if kinds:
-            found[what] = kinds
-    return found
+        if kinds := {kind: n for (group, kind), n in counts.most_common() if group == what}:
+            numbers[what] = kinds
+    return numbers
 
 
 def listing(instructions: Iterable[Instruction], source: str) -> Text:

@@ -102,19 +102,19 @@ class Binder:
                 self.device.zero(buffers[line.name])
                 if op.ranks:
                     self.device.synchronize()  # or the first signal of a peer may be overwritten
-        found = {arg.name: arrays[arg.name] for arg in op.args} | buffers
+        values = {arg.name: arrays[arg.name] for arg in op.args} | buffers
         factors = {arg.name for arg in op.args if arg.role == "in"}
         tiles = {}
         for tile in plan.tiles:
             name = tile.argument
-            if found.get(name) is None:
+            if values.get(name) is None:
                 raise LadderError(f"{rung.path}: Tiles names {name}, which this call does not have")
             rounded = rung.tf32 and (name in factors or name in buffers)  # by TMA
-            tiles[f"{name}_tiles"] = self.device.tensor_map(found[name], tile.box, tf32=rounded)
+            tiles[f"{name}_tiles"] = self.device.tensor_map(values[name], tile.box, tf32=rounded)
         if op.ranks:
-            found = {name: Peers(array, scratch=name in buffers) for name, array in found.items()}
-            found |= {"first_rank": FirstRank()}
-        return found | tiles | {name: np.int32(self.dims[name]) for name in op.dims}
+            values = {name: Peers(array, scratch=name in buffers) for name, array in values.items()}
+            values |= {"first_rank": FirstRank()}
+        return values | tiles | {name: np.int32(self.dims[name]) for name in op.dims}
 
     def _compile(self) -> Mapping[str, Kernel]:
         """The kernels of the rung's file, by name. Raises LadderError where they cannot be

@@ -69,17 +69,17 @@ def included(source: str, folder: Path) -> dict[Path, bytes]:
 
     Raises LadderError where such a file is none, as /dev/zero: a compiler would read it for ever.
     """
-    found: dict[Path, bytes] = {}
+    files: dict[Path, bytes] = {}
 
     def follow(text: str, beside: Path) -> None:
         for name in re.findall(r'^\s*#\s*include\s*["<]([^">]+)[">]', text, re.MULTILINE):
             for path in (beside / name, folder / name, INCLUDE / name):
-                if path not in found and os.path.exists(path) and not path.is_dir():
-                    found[path] = read_bytes(path, MOST_BYTES)
-                    follow(found[path].decode("latin-1"), path.parent)
+                if path not in files and os.path.exists(path) and not path.is_dir():
+                    files[path] = read_bytes(path, MOST_BYTES)
+                    follow(files[path].decode("latin-1"), path.parent)
 
     follow(source, folder)
-    return found
+    return files
 
 
 @functools.lru_cache(maxsize=1024)  # all rungs include the same few headers
@@ -121,7 +121,7 @@ def _declarations(header: str) -> tuple[tuple[frozenset[str], str], ...]:
     """Each declaration and macro of a header below the conditions (#if) that it stands in, with the
     names by which others use it. One without a name is not understood, and always counts."""
     suffixes = ("", *re.findall(r"\w##(\w+)", header))  # NAME##_registers, of a macro
-    found: list[tuple[frozenset[str], str]] = []
+    declared: list[tuple[frozenset[str], str]] = []
     conditions: list[str] = []
     lines: list[str] = []
     depth = 0
@@ -144,9 +144,9 @@ def _declarations(header: str) -> tuple[tuple[frozenset[str], str], ...]:
             text = "\n".join(lines)
             if not re.match(r"\s*#\s*(include|pragma|error)", text):
                 names = frozenset(name + end for name in _names(text) for end in suffixes)
-                found.append((names, "\n".join([*conditions, text])))
+                declared.append((names, "\n".join([*conditions, text])))
             lines = []
-    return (*found, *([(frozenset[str](), "\n".join(lines))] if lines else []))
+    return (*declared, *([(frozenset[str](), "\n".join(lines))] if lines else []))
 
 
 def _names(declaration: str) -> frozenset[str]:

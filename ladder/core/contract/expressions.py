@@ -263,16 +263,16 @@ def tiling(function: _T) -> _T:
 
 def find_tiling(name: str) -> Function:
     """The function that a header calls `layer.tiles.function`. Raises ExpressionError."""
-    found = re.fullmatch(r"([a-z_]+)\.tiles\.(\w+)", name)
-    if found is None or not (_LAYERS / found[1] / "tiles.py").is_file():
+    match = re.fullmatch(r"([a-z_]+)\.tiles\.(\w+)", name)
+    if match is None or not (_LAYERS / match[1] / "tiles.py").is_file():
         raise ExpressionError(
             f"there is no function {name}, only {', '.join(FUNCTIONS)} and a layer's tile "
             "heuristics, such as matmul.tiles.tile_columns"
         )
-    module = vars(importlib.import_module(f"{ROOT}ladder.{found[1]}.tiles"))
+    module = vars(importlib.import_module(f"{ROOT}ladder.{match[1]}.tiles"))
     known = [key for key, value in module.items() if getattr(value, "is_tiling", False)]
-    if found[2] not in known:
-        near = difflib.get_close_matches(found[2], known, n=1) or known
-        raise ExpressionError(f"there is no function {name}; {found[1]}.tiles has {near[0]}")
-    function: Function = module[found[2]]
+    if match[2] not in known:
+        near = difflib.get_close_matches(match[2], known, n=1) or known
+        raise ExpressionError(f"there is no function {name}; {match[1]}.tiles has {near[0]}")
+    function: Function = module[match[2]]
     return function

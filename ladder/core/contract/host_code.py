@@ -23,17 +23,17 @@ def find_host(path: Path, source: str) -> tuple[str, str]:
     or solve, or the last that takes or returns tensors, or has C linkage; "" without a launch."""
     named = _NAMED.findall(source)
     source = _in_strings(path, source) if path.suffix == ".py" else source
-    code = _NO_CODE.sub(lambda found: re.sub(r"[^\n]", " ", found[0]), source)
-    found = [
+    code = _NO_CODE.sub(lambda match: re.sub(r"[^\n]", " ", match[0]), source)
+    hosts = [
         name
         for before, name, parameters in _FUNCTION.findall(code if "<<<" in code else "")
         if not re.search(r"__global__|__device__", before)
         if re.search(r"Tensor|\bextern\b", before + parameters) or name == "solve"
     ]
-    names = (*named, "solve", *reversed(found))
-    if path.suffix == ".py" and not found:
+    names = (*named, "solve", *reversed(hosts))
+    if path.suffix == ".py" and not hosts:
         raise LadderError(f"{path}: no string in it has a function that launches kernels by <<<>>>")
-    return source, next((name for name in names if name in found), "")
+    return source, next((name for name in names if name in hosts), "")
 
 
 def _in_strings(path: Path, text: str) -> str:

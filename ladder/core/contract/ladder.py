@@ -38,8 +38,8 @@ class Ladder:
         """All rungs, in climbing order; rung 0 is the reference."""
         folder = PACKAGE.joinpath(*self.op.name.split("."))
         places = [] if self.op.own else [folder, *(folder / track for track in TRACKS)]
-        found = [path for place in places for path in place.glob("*.cu")]
-        files = [rung_file.parse(path, self.op.kernel, rung_file.id_of(path)) for path in found]
+        paths = [path for place in places for path in place.glob("*.cu")]
+        files = [rung_file.parse(path, self.op.kernel, rung_file.id_of(path)) for path in paths]
         rounds = {"rounds": ("what it reads again",)} if self.op.rereads else {}
         _refuse_what_is_taken(files)
         reference = Rung("0", "the NumPy reference", header=rounds)
@@ -185,11 +185,9 @@ def _refuse_what_is_taken(rungs: Iterable[Rung]) -> None:
 @functools.cache
 def ladders() -> Mapping[str, Ladder]:
     """Every ladder of the repository by op name, found in the `ops.py` of the layer folders."""
-    found = {}
-    for path in sorted(PACKAGE.glob("*/ops.py")):
-        for ladder in importlib.import_module(f"{ROOT}ladder.{path.parent.name}.ops").LADDERS:
-            found[ladder.op.name] = ladder
-    return found
+    layers = (path.parent.name for path in sorted(PACKAGE.glob("*/ops.py")))
+    modules = (importlib.import_module(f"{ROOT}ladder.{layer}.ops") for layer in layers)
+    return {ladder.op.name: ladder for module in modules for ladder in module.LADDERS}
 
 
 @functools.cache

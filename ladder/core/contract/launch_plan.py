@@ -233,41 +233,41 @@ def entries(lines: tuple[str, ...]) -> list[str]:
 
 
 def _definition(entry: str) -> _Definition:
-    found = _match(_DEFINE, entry, "Define must read 'NAME = expression; NAME = expression'")
-    names = tuple(name.strip() for name in found[1].split(","))
-    return _Definition(names, parse(found[2].strip(), find_tiling))
+    match = _match(_DEFINE, entry, "Define must read 'NAME = expression; NAME = expression'")
+    names = tuple(name.strip() for name in match[1].split(","))
+    return _Definition(names, parse(match[2].strip(), find_tiling))
 
 
 def _launch(line: str) -> _LaunchLine:
-    found = _match(_LAUNCH, line, "a Launch line must read 'kernel<<<grid, block>>>'")
-    geometry = parse(f"({found[2]},)")
-    return _LaunchLine(found[1], geometry, parse(found[3]) if found[3] else None, line)
+    match = _match(_LAUNCH, line, "a Launch line must read 'kernel<<<grid, block>>>'")
+    geometry = parse(f"({match[2]},)")
+    return _LaunchLine(match[1], geometry, parse(match[3]) if match[3] else None, line)
 
 
 def _scratch(entry: str) -> _Shaped:
-    found = _match(_SCRATCH, entry, "Scratch must read 'float32 name[N, C]'")
-    return _Shaped(found[2], found[1], parse(f"({found[3]},)"), entry)
+    match = _match(_SCRATCH, entry, "Scratch must read 'float32 name[N, C]'")
+    return _Shaped(match[2], match[1], parse(f"({match[3]},)"), entry)
 
 
 def _tile(entry: str) -> _Shaped:
-    found = _match(_TILE, entry, "Tiles must read 'argument[rows, columns]'")
-    return _Shaped(found[1], "", parse(f"({found[2]},)"), entry)
+    match = _match(_TILE, entry, "Tiles must read 'argument[rows, columns]'")
+    return _Shaped(match[1], "", parse(f"({match[2]},)"), entry)
 
 
 def _args(entries: Sequence[str]) -> dict[str, str]:
     args: dict[str, str] = {}
     for entry in entries:
-        found = _match(_ARG, entry, "Args must read 'their name = name in the op; ...'")
-        if found[1] in args:
-            raise LadderError(f"Args says twice what {found[1]} is: {entry}")
-        args[found[1]] = found[2]
+        match = _match(_ARG, entry, "Args must read 'their name = name in the op; ...'")
+        if match[1] in args:
+            raise LadderError(f"Args says twice what {match[1]} is: {entry}")
+        args[match[1]] = match[2]
     return args
 
 
 def _match(form: re.Pattern[str], text: str, says: str) -> re.Match[str]:
-    if (found := form.fullmatch(text)) is None:
+    if (match := form.fullmatch(text)) is None:
         raise LadderError(f"{says}: {text}")
-    return found
+    return match
 
 
 # ---- evaluating ---------------------------------------------------------------------------------

@@ -282,8 +282,8 @@ class Op:
     @property
     def rereads(self) -> str | None:
         """The output that others depend on as it is stored, rounded to the run's type."""
-        found = (name.partition("stored_")[2] for name in self._parameters)
-        return next(filter(None, found), None)
+        outputs = (name.partition("stored_")[2] for name in self._parameters)
+        return next(filter(None, outputs), None)
 
     @property
     def unmeasured(self) -> set[str | None]:

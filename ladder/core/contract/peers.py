@@ -34,8 +34,8 @@ class Rows:
 
     @property
     def dtype(self) -> np.dtype:
-        found: np.dtype = self.rows[0].dtype
-        return found
+        dtype: np.dtype = self.rows[0].dtype
+        return dtype
 
     @property
     def flags(self) -> Flags:
@@ -59,13 +59,13 @@ class Peers:
 
     def addresses(self) -> np.ndarray:
         """The addresses of the rows, in as many places as Peers has."""
-        found = np.zeros(MOST_RANKS, np.uint64)
+        addresses = np.zeros(MOST_RANKS, np.uint64)
         if isinstance(self.array, Rows):
-            found[: len(self.array.rows)] = [address(row) for row in self.array.rows]
+            addresses[: len(self.array.rows)] = [address(row) for row in self.array.rows]
         else:
             ranks = self.array.shape[0]
-            found[:ranks] = address(self.array) + self.array.nbytes // ranks * np.arange(ranks)
-        return found
+            addresses[:ranks] = address(self.array) + self.array.nbytes // ranks * np.arange(ranks)
+        return addresses
 
 
 @dataclass(frozen=True)

@@ -324,5 +324,5 @@ def _read_header(path: Path, lines: list[str]) -> dict[str, tuple[str, ...]]:
 
 
 def _near(word: str) -> str:
-    found = difflib.get_close_matches(word.capitalize(), KEYS, n=1, cutoff=0.6)
-    return f"did you mean {found[0]}:?" if found else f"there are {', '.join(KEYS)}"
+    near = difflib.get_close_matches(word.capitalize(), KEYS, n=1, cutoff=0.6)
+    return f"did you mean {near[0]}:?" if near else f"there are {', '.join(KEYS)}"

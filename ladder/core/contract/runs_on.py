@@ -59,9 +59,9 @@ def runs_on(rung: Rung, reals: tuple[str, ...]) -> str:
     for real in reals:
         if places := _places(rung, real):
             types.setdefault(places, []).append(_SHORT[real])
-    if [len(found) for found in types.values()] == [len(reals)]:
+    if [len(names) for names in types.values()] == [len(reals)]:
         return next(iter(types))
-    words = (f"{places} in {' and '.join(found)}" for places, found in types.items())
+    words = (f"{places} in {' and '.join(names)}" for places, names in types.items())
     return "; ".join(words) or "no GPU known here"
 
 
@@ -71,14 +71,14 @@ def _places(rung: Rung, real: str) -> str:
         [rung.claims(Target(g.arch, g.warp, 0, 0, DTYPES[real])) for g in generations]
         for _, generations in FAMILIES
     ]
-    if all(all(found) for found in claimed):
+    if all(all(claims) for claims in claimed):
         return "any GPU"
     places: list[str] = []
     named = ""
-    for (maker, generations), found in zip(FAMILIES, claimed, strict=True):
-        if any(found):
+    for (maker, generations), claims in zip(FAMILIES, claimed, strict=True):
+        if any(claims):
             prefix = "" if maker == named else f"{maker} "
-            places.append(prefix + _names(generations, found))
+            places.append(prefix + _names(generations, claims))
             named = maker
     return ", ".join(places)
 

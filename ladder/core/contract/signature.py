@@ -87,11 +87,11 @@ def expected(op: Op, rung: Rung) -> list[Parameter]:
 def parameters(source: str, kernel: str) -> Sequence[Parameter] | None:
     """The parameters of a function; None where its definition is not recognised."""
     code = re.sub(r"//[^\n]*|/\*.*?(?:\*/|\Z)", " ", source, flags=re.DOTALL)
-    found = re.search(rf"\b{kernel}\s*\(([^()]*)\)\s*\{{", code)
-    if found is None:
+    definition = re.search(rf"\b{kernel}\s*\(([^()]*)\)\s*\{{", code)
+    if definition is None:
         return None
     result = []
-    for text in filter(None, (part.strip() for part in found[1].split(","))):
+    for text in filter(None, (part.strip() for part in definition[1].split(","))):
         declared, _, _ = text.partition("=")  # host code may have a default
         words = [word for word in re.findall(r"\w+", declared) if word not in _QUALIFIERS]
         if not words:  # no parameter: the compiler says what it is
@@ -119,8 +119,8 @@ def _defined(rung: Rung, kernel: str) -> Sequence[Parameter] | None:
     if (taken := parameters(rung.source, kernel)) is not None:
         return taken
     headers = included(rung.source, rung.file.parent).values()
-    found = (parameters(header.decode("utf-8", "replace"), kernel) for header in headers)
-    return next((taken for taken in found if taken is not None), None)
+    lists = (parameters(header.decode("utf-8", "replace"), kernel) for header in headers)
+    return next((taken for taken in lists if taken is not None), None)
 
 
 def passed(taken: Sequence[Parameter], values: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -142,7 +142,7 @@ def with_c_linkage(rung: Rung) -> str:
     for kernel in {line.kernel for line in rung.lines.launches}:
         source = re.sub(
             rf'(\bextern\s+"C"\s+)?(\bstatic\s+)?__global__\b(?=[^;{{}}]*?\b{kernel}\s*\()',
-            lambda found: found[0] if found[1] else 'extern "C" __global__',
+            lambda match: match[0] if match[1] else 'extern "C" __global__',
             source,
         )
     return source

@@ -62,15 +62,9 @@ extern "C" __global__ void k(
 
 
 @pytest.mark.emulator
-@pytest.mark.parametrize(
-    ("early", "late", "mark", "says"),
-    [
-        (1, 0, "EARLY", r"write of a of rank \d, whose kernel may not have begun yet"),
-        (0, 1, "LATE", r"write of a of rank \d, whose kernel may have ended by then"),
-    ],
-)
+@pytest.mark.parametrize(("early", "late", "mark"), [(1, 0, "EARLY"), (0, 1, "LATE")])
 def test_memory_of_a_rank_is_used_only_between_its_beginning_and_its_end(
-    tmp_path, early, late, mark, says
+    tmp_path, early, late, mark
 ):
     def run(early, late):
         a, flag = emulation.zeros(2, 3), emulation.zeros(2, 1, dtype=np.uint32)
@@ -78,9 +72,10 @@ def test_memory_of_a_rank_is_used_only_between_its_beginning_and_its_end(
         emulation.run(Emulated(counting=True), tmp_path, RACE, (1, 2), 1, *args)
 
     run(0, 0)
-    with pytest.raises(KernelError, match=says) as caught:
+    with pytest.raises(KernelError) as caught:
         run(early, late)
-    assert {problem.line for problem in caught.value.problems} == {emulation.line(RACE, mark)}
+    problems = {(problem.kind, problem.line) for problem in caught.value.problems}
+    assert problems == {("ranks", emulation.line(RACE, mark))}
 
 
 WORDS = """
@@ -107,9 +102,10 @@ def test_a_word_does_not_come_where_the_launch_before_has_sent_one(tmp_path):
     for flag in range(1, 6):
         run(flag, flag % 2, 0)
     run(6, 1, 1)
-    with pytest.raises(KernelError, match=r"where rank \d may not have read that of") as e:
+    with pytest.raises(KernelError) as caught:
         run(7, 1, 0)
-    assert {problem.line for problem in e.value.problems} == {emulation.line(WORDS, "BUG")}
+    problems = {(problem.kind, problem.line) for problem in caught.value.problems}
+    assert problems == {("in flight", emulation.line(WORDS, "BUG"))}
 
 
 def test_peers_are_the_addresses_of_the_rows():
@@ -145,7 +141,7 @@ def test_rows_of_a_group_are_guarded_one_by_one():
     assert problem is None
     row = buffer.array.rows[1]
     np.lib.stride_tricks.as_strided(row, (7,), row.strides)[6] = 0  # the guard's first element
-    assert "past the end of row 1 of out" in buffer.read()[1]
+    assert "row 1 of out" in buffer.read()[1]
 
 
 def test_a_group_is_checked_at_numbers_of_ranks_that_it_can_share_out():

@@ -47,4 +47,4 @@ def test_two_tokens_are_right_only_where_the_coin_is_as_near_as_float32_sums(coi
     window, _ = expect(LADDER.op, dims, DTYPES["float32"], values)
     problems = {token: window.verify(np.array([[0, token]]))[0] for token in range(-1, 5)}
     assert {token for token, problem in problems.items() if problem is None} == right
-    assert f"expected {' or '.join(map(str, sorted(right)))};" in problems[-1]
+    assert f" {' or '.join(map(str, sorted(right)))};" in problems[-1]

@@ -20,8 +20,8 @@ def test_the_shape_for_stream_k_cuts_the_last_steps_of_a_tile(id):
     op = find("matmul.backward_weight").op
     multiprocessors, dims, _ = op.also[1]
     target = Emulated().variant(multiprocessors=multiprocessors).target(DTYPES["bfloat16"])
-    found = find(op.name).rung(f"16bit-{id}").plan(dims, target).constants
-    assert (found["TILES"], found["REST"], found["STEPS"]) == (3, 3, 23)
+    constants = find(op.name).rung(f"16bit-{id}").plan(dims, target).constants
+    assert (constants["TILES"], constants["REST"], constants["STEPS"]) == (3, 3, 23)
     assert cut(multiprocessors, 3, 23) == [False, True, False]
 
 

@@ -143,4 +143,4 @@ def test_the_ladder_on_the_gpu(told, words, capsys):
 
 def test_the_doctor(told):
     (gpu,) = (finding for finding in device_findings() if finding.what == "GPU")
-    assert re.fullmatch(f".*{told}.*", f"{gpu.found}: {gpu.remedy}")
+    assert re.fullmatch(f".*{told}.*", f"{gpu.state}: {gpu.remedy}")

@@ -56,10 +56,10 @@ class Clang:
 @functools.cache
 def find_clang() -> Clang:
     """The compiler of this Python. Raises LadderError naming what to install."""
-    found = importlib.util.find_spec("ziglang")
-    if found is None or found.origin is None:
+    package = importlib.util.find_spec("ziglang")
+    if package is None or package.origin is None:
         raise LadderError(f"no compiler for AMD's GPUs (the package ziglang) was found: {INSTALL}")
-    program = Path(found.origin).with_name("zig")
+    program = Path(package.origin).with_name("zig")
     try:
         command = [str(program), "clang", "--version"]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -253,11 +253,11 @@ def metadata(module: Path) -> Iterator[tuple[str, dict[str, str]]]:
 
 def resources(module: Path) -> dict[str, Resources]:
     """What each kernel of a code object made by `compile_code_object` takes, by its name."""
-    found = {}
+    takes = {}
     two_units = ".amdhsa_workgroup_processor_mode 1" in assembly(module)
     for _, values in metadata(module):
         number = Counter({key: int(value) for key, value in values.items() if value.isdecimal()})
-        found[values["name"]] = Resources(
+        takes[values["name"]] = Resources(
             vgprs=number["vgpr_count"],
             agprs=number["agpr_count"],  # gfx10 to gfx12 have none
             sgprs=number["sgpr_count"],
@@ -266,7 +266,7 @@ def resources(module: Path) -> dict[str, Resources]:
             spill=number["vgpr_spill_count"] + number["sgpr_spill_count"],
             two_units=two_units,
         )
-    return found
+    return takes
 
 
 @functools.cache

@@ -230,11 +230,11 @@ def findings() -> list[Finding]:
 def clang() -> Finding:
     """clang: a kernel is compiled for a GPU with or without one."""
     try:
-        found = find_clang()
+        zig = find_clang()
     except LadderError as error:
         what, _, remedy = str(error).rpartition(": ")
         return Finding("AMD compiler", what, f"to compile for AMD's GPUs: {remedy}")
-    return Finding("AMD compiler", f"clang {found.version} ({found.program})")
+    return Finding("AMD compiler", f"clang {zig.version} ({zig.program})")
 
 
 def driver() -> Finding:
@@ -263,8 +263,9 @@ def cupy() -> Finding:
     if not wheels:
         return Finding("CuPy for ROCm", "none", f"--device hip needs it: {INSTALL}")
     if len(wheels) > 1:
-        found = ", ".join(wheels)
-        return Finding("CuPy for ROCm", found, "only one can work: uninstall the others")
+        return Finding(
+            "CuPy for ROCm", ", ".join(wheels), "only one can work: uninstall the others"
+        )
     if not wheels[0].startswith("cupy-rocm"):
         remedy = f"{pip(f'uninstall {wheels[0]}')}, and {INSTALL}"
         return Finding("CuPy for ROCm", f"{wheels[0]} is for NVIDIA's GPUs", remedy)

@@ -197,8 +197,8 @@ def note(
 
 
 def offsets_of(modifiers: Sequence[str]) -> dict[str, int]:
-    found = (re.fullmatch(r"(offset[01]?):(-?\w+)", modifier) for modifier in modifiers)
-    return {match[1]: int(match[2], 0) for match in found if match}
+    matches = (re.fullmatch(r"(offset[01]?):(-?\w+)", modifier) for modifier in modifiers)
+    return {match[1]: int(match[2], 0) for match in matches if match}
 
 
 def global_address(space: str, operands: Sequence[Operand], offset: int) -> Address:
@@ -259,8 +259,8 @@ def move(instruction: Instruction) -> Ready | None:
         if not waves.active.any():
             return
         if loads:  # all of them before the first result, which may replace the address
-            found = [piece.read(waves, machine, line, index) for piece in pieces]
-            for piece, values in zip(pieces, found, strict=True):
+            loaded = [piece.read(waves, machine, line, index) for piece in pieces]
+            for piece, values in zip(pieces, loaded, strict=True):
                 piece.put(waves, values)
         else:
             for piece in pieces:

@@ -108,8 +108,8 @@ def permute(instruction: Instruction) -> Ready | None:
         lanes = waves.active.shape[1]
         which = np.broadcast_to(place(waves), waves.active.shape) >> 2 & (lanes - 1)
         values = np.where(waves.active, data(waves), np.uint32(0))
-        found = np.take_along_axis(values, which.astype(np.intp), axis=1)
-        np.copyto(waves.v[target.first], found, where=waves.active)
+        result = np.take_along_axis(values, which.astype(np.intp), axis=1)
+        np.copyto(waves.v[target.first], result, where=waves.active)
 
     return Ready(run, touched(operands[1:]), line)
 

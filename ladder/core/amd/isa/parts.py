@@ -85,8 +85,8 @@ def _part(operand: Operand, kind: str, first: int, width: int) -> Read:
 
     def part(waves: Waves) -> np.ndarray:
         bits = read(waves) << (room - first)
-        found = bits >> room if signed else (bits.view(np.uint32) >> room).view(np.int32)
-        return found.astype(f"i{dtype.itemsize}").view(dtype)
+        value = bits >> room if signed else (bits.view(np.uint32) >> room).view(np.int32)
+        return value.astype(f"i{dtype.itemsize}").view(dtype)
 
     return part
 

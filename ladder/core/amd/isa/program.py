@@ -81,8 +81,8 @@ def load(module: Path, source: Path) -> Mapping[str, Code]:
     for name, directives in re.findall(
         r"\.amdhsa_kernel (\w+)\n(.*?)\.end_amdhsa_kernel", text, re.DOTALL
     ):
-        found = re.findall(r"\.amdhsa_(\w+) (\d+)", directives)
-        kernels[name].descriptor = {key: int(value) for key, value in found}
+        pairs = re.findall(r"\.amdhsa_(\w+) (\d+)", directives)
+        kernels[name].descriptor = {key: int(value) for key, value in pairs}
     argument = r"\.offset:\s+(\d+)\s+\.size:\s+(\d+)\s+\.value_kind:\s+(\w+)"
     for entry, values in compiler.metadata(module):
         kernels[values["name"]].arguments = [

@@ -79,8 +79,8 @@ def field(a: np.ndarray, start: np.ndarray, width: np.ndarray) -> np.ndarray:
     start, width = start.astype(np.int64) & 31, width.astype(np.int64)
     room = np.clip(64 - width, 0, 63)
     bits = (a.astype(np.int64) >> start) << room  # the field's highest bit is the highest now
-    found = bits >> room if a.dtype == np.int32 else (bits.view(np.uint64) >> room.view(np.uint64))
-    return np.where(width == 0, 0, found).astype(a.dtype)
+    value = bits >> room if a.dtype == np.int32 else (bits.view(np.uint64) >> room.view(np.uint64))
+    return np.where(width == 0, 0, value).astype(a.dtype)
 
 
 # The second operand says where: from bit what[4:0], what[22:16] of them.

@@ -58,13 +58,13 @@ def _step(line: Line, index: int, code: Code, arch: str) -> Ready:
     try:
         if (control := _control(line, code, arch)) is not None:
             return control
-        found = [_parsed(text, line, index, code, arch) for text in line.text.split(" :: ")]
-        if len(found) == 2:
-            return _both(found)
+        instructions = [_parsed(text, line, index, code, arch) for text in line.text.split(" :: ")]
+        if len(instructions) == 2:
+            return _both(instructions)
         for translator in _TRANSLATORS:
-            if (step := translator(found[0])) is not None:
+            if (step := translator(instructions[0])) is not None:
                 return step
-        return _arithmetic(found[0])
+        return _arithmetic(instructions[0])
     except LadderError as error:
         raise LadderError(f"{line.place}: {line.text!r}: {error}") from None
 
@@ -170,20 +170,20 @@ def _pair_of(register: int, wide: bool) -> Operand:
 def _meaning(instruction: Instruction) -> tuple[Meaning, list[Operand]]:
     """What an instruction computes, and its operands with those that are not written out."""
     name, operands, wide = instruction.name, list(instruction.operands), instruction.wide
-    found = SCALAR.get(name) or VECTOR.get(name)
-    if found is None:  # RDNA 4 computes in float32 on scalars, too: s_ceil_f32, v_s_exp_f32
-        found = VECTOR.get(re.sub(r"^(s|v_s)_(?=\w*f32)", "v_", name))
+    meaning = SCALAR.get(name) or VECTOR.get(name)
+    if meaning is None:  # RDNA 4 computes in float32 on scalars, too: s_ceil_f32, v_s_exp_f32
+        meaning = VECTOR.get(re.sub(r"^(s|v_s)_(?=\w*f32)", "v_", name))
     if name.startswith("v_bitop3_b"):
         table = parts.named(instruction.modifiers).get("bitop3", "0")
-        found = by_truth_table(int(table, 0), int(name.removeprefix("v_bitop3_b")))
-    if found is None and name.startswith("v_cmpx_"):  # the result goes to EXEC
-        found = VECTOR.get(name.replace("v_cmpx_", "v_cmp_"))
+        meaning = by_truth_table(int(table, 0), int(name.removeprefix("v_bitop3_b")))
+    if meaning is None and name.startswith("v_cmpx_"):  # the result goes to EXEC
+        meaning = VECTOR.get(name.replace("v_cmpx_", "v_cmp_"))
         operands = [_pair_of(EXEC, wide), *operands]
-    if found is None and name.startswith("v_dual_"):
-        found = VECTOR.get(name.replace("v_dual_", "v_"))
+    if meaning is None and name.startswith("v_dual_"):
+        meaning = VECTOR.get(name.replace("v_dual_", "v_"))
         if name == "v_dual_cndmask_b32":
             operands = [*operands, _pair_of(VCC, wide)]
-    if found is None:
+    if meaning is None:
         raise LadderError("this instruction is not interpreted")
     if re.match(r"[vs]_(dual_)?(fmac|dot2acc|dot2c)_|s_bitset", name):  # it changes its result
         operands = [*operands, operands[0]]
@@ -193,7 +193,7 @@ def _meaning(instruction: Instruction) -> tuple[Meaning, list[Operand]]:
         number = int(operands[-1].text, 0) & 0xFFFF
         signed = number - 0x10000 if number & 0x8000 else number
         operands = [*operands[:-1], Operand(str(signed), "constant", number=0)]
-    return found, operands
+    return meaning, operands
 
 
 def _arithmetic(instruction: Instruction) -> Ready:

@@ -30,6 +30,10 @@ def header(text, key):
     return re.findall(rf"^// {key}:\s+(.*)", text, re.MULTILINE)
 
 
+def noted(rung, names):
+    return any(re.search(names, note) for note in rung.notes)
+
+
 def write(tmp_path, text):
     path = tmp_path / "theirs.cu"
     path.write_text(text)
@@ -101,10 +105,27 @@ PLAIN = (
 )
 
 
-def test_without_host_code_the_launch_is_asked_for(tmp_path):
-    file = write(tmp_path, PLAIN)
-    with pytest.raises(LadderError, match=r"--grid 'ceil_div\(N, 256\)' --block 256"):
-        adopted("k", "gelu.forward", file)
+SHARED = "__device__ float own() { extern __shared__ __align__(16) float s[]; return *s; }\n"
+DYNAMIC = SHARED + PLAIN.replace("= q", "= own() + q")
+
+
+@pytest.mark.parametrize(
+    ("text", "given", "asked"),
+    [
+        (PLAIN, {}, "--grid 'ceil_div(N, 256)' --block 256"),
+        (PLAIN, {"grid": "N"}, "--block 256"),
+        (PLAIN, {"block": "32"}, "--grid 'ceil_div(N, 256)'"),
+        (DYNAMIC, {}, "--grid 'ceil_div(N, 256)' --block 256 --shared '256 * 4'"),
+        (DYNAMIC, {"grid": "N", "block": "32"}, "--shared '256 * 4'"),
+        (DYNAMIC, {"grid": "N", "block": "32", "shared": "4"}, ""),
+    ],
+)
+def test_what_the_launch_lacks_is_asked_for_beside_what_else_is(tmp_path, text, given, asked):
+    with pytest.raises(LadderError, match="--arg z=out") as refused:
+        adopted("k", "gelu.forward", write(tmp_path, text), **given)
+    assert asked in str(refused.value)
+    flags = re.compile("--(?:grid|block|shared)")
+    assert {*flags.findall(str(refused.value))} == {*flags.findall(asked)}
 
 
 @pytest.mark.parametrize(
@@ -164,23 +185,22 @@ def test_a_launch_in_main_is_read_with_what_main_passes(tmp_path):
     rung = adopt(write(tmp_path, TEXTBOOK), "k", find("gelu.forward").op, Options())
     assert header(rung.text, "Launch") == ["gelu_forward<<<ceil_div(N, 128), 128>>>"]
     assert "k((float*)inp, out, N);" in rung.text and not header(rung.text, "Scratch")
-    note = "in is an input without const in k; if the kernel writes it, the check fails"
-    assert note in rung.notes
+    assert noted(rung, r"\bin\b.*\bconst\b.*\bk\b")
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "message"),
+    ("old", "new", "names"),
     [
-        ("(a, b, size)", "(a, b, 1 << 20)", r"launched in main\(\) with 1 ?<< ?20 for n; say how"),
-        ("    k<<<", "    for (;;) k<<<", r"launched in main\(\): a launch stands in a loop"),
-        ("= (size + threads - 1) / threads", "= choose()", r"launched in main\(\): .*--grid '"),
-        ("k<<<blocks", "k<<<80", r"in main\(\) with 80 blocks, a number for its own size; say how"),
-        ("k<<<blocks", "k<<<dim3(blocks, 8)", r"with \(ceil_div\(N, 128\), 8\) blocks, a number"),
+        ("(a, b, size)", "(a, b, 1 << 20)", r" 1 ?<< ?20 .* n\b"),
+        ("    k<<<", "    for (;;) k<<<", r"\(for\)"),
+        ("= (size + threads - 1) / threads", "= choose()", "choose"),
+        ("k<<<blocks", "k<<<80", " 80 "),
+        ("k<<<blocks", "k<<<dim3(blocks, 8)", r"\(ceil_div\(N, 128\), 8\)"),
     ],
 )
-def test_a_launch_in_main_that_cannot_be_read_is_asked_for(tmp_path, old, new, message):
+def test_a_launch_in_main_that_cannot_be_read_is_asked_for(tmp_path, old, new, names):
     file = write(tmp_path, TEXTBOOK.replace(old, new))
-    with pytest.raises(LadderError, match=message):
+    with pytest.raises(LadderError, match=rf"main\(\).*{names}.*--grid '"):
         adopted("k", "gelu.forward", file)
     text = adopted("k", "gelu.forward", file, grid="ceil_div(N, 64)", block="64")
     assert header(text, "Launch") == ["gelu_forward<<<ceil_div(N, 64), 64>>>"]
@@ -188,11 +208,11 @@ def test_a_launch_in_main_that_cannot_be_read_is_asked_for(tmp_path, old, new, m
 
 def test_a_header_that_is_not_there_is_noted_unless_it_is_cudas(tmp_path):
     file = write(tmp_path, '#include "common.h"\n#include "cuda_runtime.h"\n' + TEXTBOOK)
-    missing = "common.h is not in the folder of theirs.cu: what it defines is not known"
     op = find("gelu.forward").op
-    assert adopt(file, "k", op, Options()).notes[0] == missing
+    missing = adopt(file, "k", op, Options())
+    assert noted(missing, r"common\.h.*theirs\.cu") and not noted(missing, "cuda_runtime")
     (tmp_path / "common.h").write_text("#define SIZE 1024\n")
-    assert not any("not in the folder" in note for note in adopt(file, "k", op, Options()).notes)
+    assert not noted(adopt(file, "k", op, Options()), r"common\.h")
 
 
 def test_all_that_is_missing_is_asked_for_at_once(tmp_path):
@@ -208,13 +228,13 @@ def test_what_is_refused_writes_nothing(tmp_path, capsys):
     words += ["--arg", "z=out", "--arg", "q=inp", "-o", str(tmp_path / "mine.cu")]
     assert main(["adopt", *words, "--grid", "ceil_div(N 1)"]) == 2
     assert [path.name for path in tmp_path.iterdir()] == ["theirs.cu"]
-    assert "theirs.cu: cannot read" in capsys.readouterr().err
+    assert re.search(r"theirs\.cu.*'.*ceil_div\(N 1\).*'", capsys.readouterr().err)
 
 
 def test_a_name_that_is_not_known_is_asked_for(tmp_path):
     file = write(tmp_path, PLAIN)
     launch = {"grid": "ceil_div(N, 256)", "block": "256"}
-    with pytest.raises(LadderError, match=r"nothing there is known as z, q.*--arg z=out for an"):
+    with pytest.raises(LadderError, match=r" z, q\b.*--arg z=out "):
         adopted("k", "gelu.forward", file, **launch)
     text = adopted("k", "gelu.forward", file, **launch, arguments={"z": "out", "q": "inp"})
     assert header(text, "Args") == ["z = out; q = inp; count = N"]
@@ -223,21 +243,20 @@ def test_a_name_that_is_not_known_is_asked_for(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("arguments", "names"),
     [
-        ({"z": "N", "q": "inp"}, "z is a pointer, and N of gelu.forward is a number"),
-        ({"z": "out", "q": "inp", "count": "inp"}, r"count is a number.*count=inp\[0\]"),
-        ({"z": "dout", "q": "inp"}, "gelu.forward has no dout"),
-        ({"z": "inp", "q": "out"}, "only reads q"),
-        ({"z": "inp", "q": "inp"}, "gelu.forward writes out, and k takes no such argument"),
-        ({"z": "out", "q": "inp", "cuont": "N"}, "names no cuont; k takes z, q, count"),
+        ({"z": "N", "q": "inp"}, r"\bz .*\bN of gelu\.forward"),
+        ({"z": "out", "q": "inp", "count": "inp"}, r"--arg 'count=inp\[0\]'"),
+        ({"z": "dout", "q": "inp"}, "--arg z=dout.*gelu.forward.* out, inp; N"),
+        ({"z": "inp", "q": "out"}, r"\bk .* q .*--arg q="),
+        ({"z": "inp", "q": "inp"}, "gelu.forward .* k .*--arg THEIRS=out"),
+        ({"z": "out", "q": "inp", "cuont": "N"}, "--arg cuont=N.* k .* z, q, count"),
     ],
 )
-def test_a_mapping_that_cannot_be_is_refused(tmp_path, arguments, message):
-    with pytest.raises(LadderError, match=message):
-        adopted(
-            "k", "gelu.forward", write(tmp_path, PLAIN), grid="N", block="1", arguments=arguments
-        )
+def test_a_mapping_that_cannot_be_is_refused(tmp_path, arguments, names):
+    file = write(tmp_path, PLAIN)
+    with pytest.raises(LadderError, match=names):
+        adopted("k", "gelu.forward", file, grid="N", block="1", arguments=arguments)
 
 
 PRODUCT = """__global__ void product(
@@ -249,17 +268,13 @@ PRODUCT = """__global__ void product(
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ({}, r"M and N could both be N of matmul.backward_input.*: --arg M=N --arg N=C$"),
-        ({"M": "N"}, r"M and N could both be N of matmul.backward_input.*: --arg N=C$"),
-    ],
+    ("given", "flags"), [({}, "--arg M=N --arg N=C"), ({"M": "N"}, "--arg N=C")]
 )
-def test_two_numbers_that_could_be_the_same_one_are_asked_for(tmp_path, given, message):
+def test_two_numbers_that_could_be_the_same_one_are_asked_for(tmp_path, given, flags):
     file = write(tmp_path, PRODUCT)
     ours = {"A": "dout", "B": "weight", "C": "dinp", "K": "OC"}
     launch = {"grid": "N", "block": "C"}
-    with pytest.raises(LadderError, match=message):
+    with pytest.raises(LadderError, match=rf"M and N .*\bN of matmul\.backward_input.*: {flags}$"):
         adopted("product", "matmul.backward_input", file, **launch, arguments={**ours, **given})
     ours |= {"M": "N", "N": "C"}
     text = adopted("product", "matmul.backward_input", file, **launch, arguments=ours)
@@ -267,7 +282,7 @@ def test_two_numbers_that_could_be_the_same_one_are_asked_for(tmp_path, given, m
 
 
 def test_a_kernel_that_is_not_there_is_refused_with_the_nearest():
-    with pytest.raises(LadderError, match=r"no kernel softmax_wrap; did you mean softmax_warp"):
+    with pytest.raises(LadderError, match=r"softmax_wrap\b.*\bsoftmax_warp\b"):
         adopted("softmax_wrap")
 
 
@@ -275,17 +290,15 @@ def test_what_a_macro_makes_is_to_be_written_out(tmp_path):
     file = write(
         tmp_path, "MAKE(made, float)\nvoid go(torch::Tensor x) { made<<<x.numel(), 1>>>(x); }"
     )
-    with pytest.raises(LadderError, match=r"no kernel made; .* a macro makes .* write the kernel"):
+    with pytest.raises(LadderError, match=r"\bmade\b.*\bmacro\b"):
         adopted("made", "gelu.forward", file)
-    with pytest.raises(
-        LadderError, match=r"has no function x\.numel; .* or name made itself, with"
-    ):
+    with pytest.raises(LadderError, match=r"x\.numel\b.*\bmade\b.*--grid"):
         adopted("go", "gelu.forward", file)
 
 
 def test_a_kernel_of_another_file_is_refused(tmp_path):
     file = write(tmp_path, "void go(float* out, int N) { elsewhere<<<1, N>>>(out, N); }")
-    with pytest.raises(LadderError, match="go launches elsewhere, which neither this file nor"):
+    with pytest.raises(LadderError, match=r"\bgo .*\belsewhere\b"):
         adopted("go", "gelu.forward", file)
 
 
@@ -295,7 +308,7 @@ def test_a_kernel_of_another_file_is_refused(tmp_path):
 def test_a_library_that_a_rung_is_compiled_without_is_named(tmp_path, used):
     file = write(tmp_path, PLAIN.replace("{ z", f"{{ using cuda::barrier; {used} b; z"))
     launch = {"grid": "N", "block": "1", "arguments": {"z": "out", "q": "inp"}}
-    with pytest.raises(LadderError, match=f"k uses {used.partition('<')[0]}, of a C"):
+    with pytest.raises(LadderError, match=rf"\bk .*{used.partition('<')[0]}\b"):
         adopted("k", "gelu.forward", file, **launch)
 
 
@@ -419,8 +432,8 @@ def test_each_flag_stands_in_the_rung(tmp_path, capsys):
     theirs = str(write(tmp_path, ROWS))
     assert main(["adopt", theirs, "row_sums", *flags(), "-o", str(output)]) == 0
     text = output.read_text()
-    for flag, (_, found) in FLAGS.items():
-        assert found in text, flag
+    for flag, (_, code) in FLAGS.items():
+        assert code in text, flag
     assert [line.partition("<")[0] for line in header(text, "Launch")] == [
         "softmax_forward_fill_sums",
         "softmax_forward",
@@ -431,7 +444,7 @@ def test_each_flag_stands_in_the_rung(tmp_path, capsys):
     assert main(["adopt", theirs, "row_sums", *flags(), "-o", str(output)]) == 0
     assert Path(f"{output}.before").read_text() == "edited"
     assert main(["adopt", theirs, "row_sums", *flags(), "-o", theirs]) == 2
-    assert "exists already" in capsys.readouterr().err
+    assert re.search(r"theirs\.cu.*-o FILE\.cu", capsys.readouterr().err)
 
 
 # ---- what used to go wrong -----------------------------------------------------------------------
@@ -453,7 +466,7 @@ def test_what_is_named_as_the_op_gets_another_name(tmp_path):
     assert len(re.findall(r"\bgelu_forward\(", rung.text)) == 1  # the kernel of the op
     assert "    their_gelu_forward(inp, out, 1, N);\n" in rung.text
     assert "y[i] = their_gelu_forward(x[i]);" in rung.text
-    assert "their gelu_forward is their_gelu_forward here" in rung.notes
+    assert noted(rung, r"\bgelu_forward\b.*\btheir_gelu_forward\b")
 
 
 @pytest.mark.parametrize("template", ["", "template <typename T>\n"])
@@ -466,7 +479,7 @@ def test_an_input_without_const_is_cast_and_noted_in_a_template_too(tmp_path, te
     )
     rung = adopt(file, "k", find("relu.forward").op, Options())
     assert "k((float*)inp, out, N);" in rung.text
-    assert any("x is an input without const in k" in note for note in rung.notes)
+    assert noted(rung, r"\bx\b.*\bconst\b.*\bk\b")
 
 
 VADD = """\
@@ -482,7 +495,7 @@ int main() {
 
 def test_a_number_of_main_that_is_no_dimension_is_asked_for(tmp_path):
     file = write(tmp_path, VADD)
-    with pytest.raises(LadderError, match="--arg elementCount=N for"):
+    with pytest.raises(LadderError, match="--arg elementCount=N "):
         adopted("vadd", "start.add", file)
     text = adopted("vadd", "start.add", file, arguments={"elementCount": "N"})
     assert header(text, "Launch") == ["start_add<<<ceil_div(N, 128), 128>>>"]
@@ -502,30 +515,27 @@ def test_what_a_file_uses_by_using_namespace_comes_along(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("body", "note"),
-    [
-        ("out[0] = inp1[0];", "k does not use inp2"),
-        ("float x = inp1[0] + inp2[0];", "k does not compute out"),
-    ],
+    ("body", "unused"),
+    [("out[0] = inp1[0];", "inp2"), ("float x = inp1[0] + inp2[0];", "out")],
 )
-def test_what_theirs_does_not_use_is_said(tmp_path, body, note):
+def test_what_theirs_does_not_use_is_said(tmp_path, body, unused):
     kernel = "__global__ void k(float* out, const float* inp1, const float* inp2, int N)"
     file = write(tmp_path, f"{kernel} {{ {body} }}")
     rung = adopt(file, "k", find("residual.forward").op, Options(grid="N", block="1"))
-    assert note in rung.notes
+    assert noted(rung, rf"\bk\b.*\b{unused}$")
 
 
 def test_what_is_optional_and_theirs_lacks_is_said(tmp_path):
     kernel = "__global__ void k(float* out, const float* inp, const float* weight, int N)"
     file = write(tmp_path, f"{kernel} {{ out[0] = inp[0] + weight[0]; }}")
     rung = adopt(file, "k", find("matmul.forward").op, Options(grid="N", block="1"))
-    assert "k does not use bias" in rung.notes
+    assert noted(rung, r"\bk\b.*\bbias$")
 
 
 def test_without_the_package_that_reads_cpp_its_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "tree_sitter_cuda", None)
     cpp._parser.cache_clear()
-    with pytest.raises(LadderError, match=r"tree_sitter_cuda is missing: .*'\.\[adopt\]'"):
+    with pytest.raises(LadderError, match=r"tree_sitter_cuda\b.*'\.\[adopt\]'"):
         adopted("softmax_warp")
 
 
@@ -556,21 +566,23 @@ def test_barriers_and_pipelines_of_cuda_pass_the_check(tmp_path, kernel):
 @pytest.mark.emulator
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("kernel", "left_out", "problem"),
+    ("kernel", "left_out", "kind", "line"),
     [
-        ("linear_pipelined", "pipeline.consumer_wait();", "race on a in shared memory"),
-        ("linear_pipelined", "pipeline.producer_acquire();", "race on a in shared memory"),
-        ("linear_pipelined", "pipeline.consumer_release();", "which consumer_release frees"),
-        ("bias_split", "ready.wait(std::move(token));", "race on sums in shared memory"),
-        ("residual_copied", "cg::wait(block);", "this memcpy_async is under way"),
+        ("linear_pipelined", "pipeline.consumer_wait();", "race", "sum += a["),
+        ("linear_pipelined", "pipeline.producer_acquire();", "race", "sum += a["),
+        ("linear_pipelined", "pipeline.consumer_release();", "deadlock", "producer_acquire()"),
+        ("bias_split", "ready.wait(std::move(token));", "race", "sums[warp][lane] = sum"),
+        ("residual_copied", "cg::wait(block);", "in flight", "cg::memcpy_async("),
     ],
 )
-def test_what_a_barrier_or_pipeline_lacks_is_named(tmp_path, kernel, left_out, problem):
+def test_what_a_barrier_or_pipeline_lacks_is_named(tmp_path, kernel, left_out, kind, line):
     op, flags, _, shapes = PIPELINED[kernel]
     text = adopted(kernel, op, OF_CUDA, **flags)
     assert left_out in text
-    report = run_check(op, write(tmp_path, text.replace(left_out, "")), shapes, counting=True)
-    assert not report.passed and problem in str(report)
+    text, device = text.replace(left_out, ""), Emulated(counting=True)
+    assert not run_check(op, write(tmp_path, text), shapes, device).passed
+    problems = [p for p in device.report().problems if p.kind == kind]
+    assert any(line in text.splitlines()[problem.line - 1] for problem in problems)
 
 
 def with_cccl():
@@ -621,6 +633,6 @@ def test_arguments_in_the_wrong_place_fail_the_check(tmp_path):
     assert "dinp[" in str(report)
 
 
-def run_check(op, path, shapes, counting=False):
-    device = Emulated(counting=counting)
+def run_check(op, path, shapes, device=None):
+    device = device or Emulated()
     return check.check(find(op), find_rung(op, path), device, ["float32"], shapes)

@@ -51,17 +51,17 @@ def test_a_size_in_host_code_is_the_same_one_in_a_header(host, header):
 
 
 @pytest.mark.parametrize(
-    ("host", "says"),
+    ("host", "names"),
     [
-        ("n & 3", "no operator &"),
-        ("0.5 * n", "whole numbers only"),
-        ("log2(n)", "no function log2"),
+        ("n & 3", " &$"),
+        ("0.5 * n", r"0\.5"),
+        ("log2(n)", "log2"),
         ("sizes[0]", r"sizes\[0\]"),
         ("unknown", "unknown"),
     ],
 )
-def test_what_a_header_cannot_say_is_refused(host, says):
-    with pytest.raises(LadderError, match=says):
+def test_what_a_header_cannot_say_is_refused(host, names):
+    with pytest.raises(LadderError, match=names):
         in_header(expression(host), scope())
 
 

@@ -11,8 +11,8 @@ def matched(op, *theirs):
 
 
 def test_other_names_are_found_behind_one_that_is_ours():
-    found = matched("gelu.forward", "const float* inp", "float* y", "int n")
-    assert found == {"inp": "inp", "y": "out", "n": "N"}
+    ours = matched("gelu.forward", "const float* inp", "float* y", "int n")
+    assert ours == {"inp": "inp", "y": "out", "n": "N"}
 
 
 def test_batch_and_time_are_rows_of_an_op_that_has_rows_only():

@@ -39,37 +39,37 @@ def test_dimensions_and_scalars_are_keywords_where_no_shape_tells_them():
     dropout = kernel_ladder.load("dropout.forward", 1)
     dropout(kept, ones, np.zeros(4, np.uint32), p=0.5, stream=0)
     assert set(kept) == {0.0, 2.0}
-    with pytest.raises(LadderError, match="needs stream="):
+    with pytest.raises(LadderError, match=r"dropout\.forward .*\bstream="):
         dropout(kept, ones, np.zeros(4, np.uint32), p=0.5)
 
 
 @pytest.mark.parametrize(
-    ("place", "change", "message"),
+    ("place", "change", "names"),
     [
-        (4, lambda a: a[:32], r"weight must be float32 \(64,\), not float32 \(32,\)"),
-        (1, lambda a: a.astype(np.float64), r"mean must be float32 \(6,\), not float64"),
-        (3, lambda a: a[0], r"inp must be \(N C\), not \(64,\)"),
-        (0, lambda a: np.asfortranarray(a), "out must be contiguous"),
-        (5, lambda a: np.append(a, a)[1:65], "bias must be contiguous, from a multiple of 16"),
-        (3, lambda a: a.tolist(), "NumPy's, CuPy's or PyTorch's"),
-        (3, lambda a: None, "needs the argument inp|no shape tells N"),
-        (3, lambda a: np.zeros(a.shape, np.int64), "inp must be float32"),
+        (4, lambda a: a[:32], r"\bweight .*float32 \(64,\).*float32 \(32,\)"),
+        (1, lambda a: a.astype(np.float64), r"\bmean .*float32 \(6,\).*float64"),
+        (3, lambda a: a[0], r"\binp .*\(N C\).*\(64,\)"),
+        (0, lambda a: np.asfortranarray(a), r"\bout .*contiguous"),
+        (5, lambda a: np.append(a, a)[1:65], r"\bbias .*\b16 bytes"),
+        (3, lambda a: a.tolist(), "NumPy.*CuPy.*PyTorch.*list"),
+        (3, lambda a: None, r"\binp$"),
+        (3, lambda a: np.zeros(a.shape, np.int64), r"\binp .*float32.*int64"),
     ],
 )
-def test_what_does_not_fit_is_refused_by_name(place, change, message):
+def test_what_does_not_fit_is_refused_by_name(place, change, names):
     arrays = layernorm()
     arrays[place] = change(arrays[place])
-    with pytest.raises(LadderError, match=message):
+    with pytest.raises(LadderError, match=names):
         kernel_ladder.load("layernorm.forward", 3)(*arrays)
 
 
 def test_a_wrong_number_of_arrays_and_a_missing_library_are_refused():
-    with pytest.raises(LadderError, match="takes out, mean, rstd, inp, weight, bias, not 5"):
+    with pytest.raises(LadderError, match=r"\bout, mean, rstd, inp, weight, bias\b.* 5 "):
         kernel_ladder.load("layernorm.forward", 3)(*layernorm()[1:])
     square = np.zeros((8, 8), np.float32)
-    with pytest.raises(LadderError, match="is not on emulated"):
+    with pytest.raises(LadderError, match=r"\bcublas\b.*\bemulated"):
         kernel_ladder.load("matmul.forward", "cublas")(square, square, square, None)
-    with pytest.raises(LadderError, match="exchanges data"):
+    with pytest.raises(LadderError, match=r"all_reduce\.sum .*--device cuda:0,1"):
         kernel_ladder.load("all_reduce.sum", 1)
 
 
@@ -82,6 +82,6 @@ def test_a_file_of_ones_own_is_checked_before_it_runs(tmp_path):
     assert "a[i] + b[i]" in source
     kernel_ladder.load("start.add", tmp_path / "right.cu")(c, a, b)
     assert c.tolist() == [3.0] * 8
-    with pytest.raises(LadderError, match="wrong"):
+    with pytest.raises(LadderError, match=r"wrong\.cu"):
         kernel_ladder.load("start.add", tmp_path / "wrong.cu")(c, a, b)
     assert c.tolist() == [3.0] * 8

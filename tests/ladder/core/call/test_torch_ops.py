@@ -109,30 +109,27 @@ def test_views_that_kernels_cannot_take_are_copied():
 
 
 @pytest.mark.parametrize(
-    ("call", "message"),
+    ("call", "names"),
     [
-        (
-            lambda op, x, w, b: op(x, w[:8], b),
-            r"weight must be float32 \(32,\), not float32 \(8,\)",
-        ),
-        (lambda op, x, w, b: op(x, w[None], b), r"weight must be \(C\), not \(1, 32\)"),
-        (lambda op, x, w, b: op(x, w.long(), b), "weight must be in float64, float32"),
-        (lambda op, x, w, b: kl.op("dropout.forward", "1"), "kernel_ladder.load calls it"),
+        (lambda op, x, w, b: op(x, w[:8], b), r"\bweight .*float32 \(32,\).*float32 \(8,\)"),
+        (lambda op, x, w, b: op(x, w[None], b), r"\bweight .*\(C\).*\(1, 32\)"),
+        (lambda op, x, w, b: op(x, w.long(), b), r"\bweight .*\bfloat64, float32"),
+        (lambda op, x, w, b: kl.op("dropout.forward", "1"), r"kernel_ladder\.load\b"),
         (
             lambda op, x, w, b: kl.op("layernorm.forward", "1", {"gelu.backward": "1"}),
-            "gelu.backward makes no gradients of layernorm.forward",
+            r"gelu\.backward .*layernorm\.forward",
         ),
         (
             lambda op, x, w, b: kl.op("embedding.forward", "1")(
                 torch.zeros(1, 1).long(), x[0], x[0]
             ),
-            "tokens must be contiguous, of a kernel's type, and is int64",
+            r"\btokens .*int64",
         ),
     ],
 )
-def test_what_does_not_fit_is_refused_by_name(call, message):
+def test_what_does_not_fit_is_refused_by_name(call, names):
     op, inputs, _, _ = made("layernorm.forward")
-    with torch.no_grad(), pytest.raises(LadderError, match=message):
+    with torch.no_grad(), pytest.raises(LadderError, match=names):
         call(op, *inputs)
 
 
@@ -183,7 +180,7 @@ def test_an_address_may_be_that_of_another_shape_later(by_address):
         out = memory[2][: N * OC].view(N, OC)
         loaded(out, x, w, None)
         torch.testing.assert_close(out, F.linear(x, w), rtol=2**-6, atol=2**-6)
-    with pytest.raises(LadderError, match="inp must be contiguous"):
+    with pytest.raises(LadderError, match=r"\binp .*contiguous"):
         square = memory[0][: 1 << 14].view(128, 128)
         loaded(out.view(-1)[: 1 << 14].view(128, 128), square, w.new_ones(128, 128), None)
         loaded(out.view(-1)[: 1 << 14].view(128, 128), square.T, w.new_ones(128, 128), None)

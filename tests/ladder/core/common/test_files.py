@@ -25,10 +25,7 @@ def test_a_folder_is_locked_until_its_process_ends_by_a_kill_too(tmp_path):
     command = [sys.executable, "-c", HOLDER, str(tmp_path)]
     with subprocess.Popen(command, cwd=root, stdout=subprocess.PIPE) as holder:
         assert holder.stdout.readline() == b"in\n"
-        with (
-            pytest.raises(LadderError, match=f"process {holder.pid}"),
-            alone_in(tmp_path),
-        ):
+        with pytest.raises(LadderError, match=f"process {holder.pid}"), alone_in(tmp_path):
             pytest.fail("two are in the folder")
         holder.send_signal(signal.SIGKILL)
     with alone_in(tmp_path):

@@ -91,8 +91,8 @@ def test_what_has_no_value_is_refused_with_the_expression(text):
 
 
 def test_a_refusal_says_what_to_write_instead():
-    for text, says in [("N / 2", r"ceil_div\(a, b\)"), ("a && b", "write and"), ("wrap", "warp")]:
-        with pytest.raises(LadderError, match=says):
+    for text, remedy in [("N / 2", r"ceil_div\(a, b\)"), ("a && b", "and, or"), ("wrap", "warp")]:
+        with pytest.raises(LadderError, match=remedy):
             parse(text).evaluate(NAMES)
 
 
@@ -104,7 +104,7 @@ def test_names_are_listed_as_they_appear_and_functions_apart():
 
 def test_a_whole_number_is_asked_for_and_nothing_else():
     assert evaluate_whole("3*C", {"C": 4}) == 12
-    with pytest.raises(LadderError, match=r"\(1, 2\) is not a whole number"):
+    with pytest.raises(LadderError, match=r": \(1, 2\) "):
         evaluate_whole("(1, 2)", {})
 
 

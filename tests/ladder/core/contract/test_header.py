@@ -58,11 +58,8 @@ def test_a_condition_can_name_the_generation_of_a_gpu(read, arch, cdna, rdna, sm
     rung = read(HEADER.replace("sm >= 80", "cdna >= 3 or rdna == 4"))
     claims = rung.claims(target)
     assert claims == (arch in ("gfx942", "gfx950", "gfx1201"))
-    refusal = rung.plan({"N": 4}, target).refusal
-    assert (
-        claims
-        or refusal == f"it needs cdna >= 3 or rdna == 4, and here cdna = {cdna}, rdna = {rdna}"
-    )
+    refused = rf"cdna >= 3 or rdna == 4\b.*\bcdna = {cdna}, rdna = {rdna}$"
+    assert claims or re.search(refused, rung.plan({"N": 4}, target).refusal)
     assert rung.claims(Target("emulated", 64, 1, 0, np.dtype(np.float32)))
 
 
@@ -88,77 +85,72 @@ def test_a_plan_holds_all_that_a_launch_needs(read):
 
 def test_a_refused_call_has_a_reason_and_no_launches(read):
     plan = read(HEADER).plan({"N": 7}, HOPPER)
-    assert plan.refusal == "it needs N % 4 == 0, and here N = 7"
+    assert re.search(r"\bN % 4 == 0\b.*\bN = 7$", plan.refusal)
     assert not plan.launches and not plan.scratch and not plan.tiles
 
 
 @pytest.mark.parametrize("size", ["0, 256", "(1, 65536), 256", "1, 1025", "1, (1, 1, 65)"])
 def test_a_launch_that_no_gpu_can_make_is_refused(read, size):
     rung = read(HEADER.replace("BLOCKS, 256, 16", size))
-    with pytest.raises(LadderError, match=r"is not possible; .* a block 1 to 1,024 threads"):
+    with pytest.raises(LadderError, match=rf"1,024.*{re.escape(size)}"):
         rung.plan({"N": 64}, HOPPER)
 
 
 def test_the_emulator_has_the_features_of_every_generation(read):
     rung = read(HEADER.replace("sm >= 80", "sm == 999; warp == 32"))
     emulated = Target("emulated", 64, 4, 227 << 10, np.dtype(np.float32))
-    assert rung.plan({"N": 4}, emulated).refusal == "it needs warp == 32, and here warp = 64"
+    assert re.search("warp == 32.* warp = 64$", rung.plan({"N": 4}, emulated).refusal)
     assert not rung.claims(HOPPER) and not rung.claims(emulated)
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "says"),
+    ("old", "new", "names"),
     [
-        (
-            "// Needs:",
-            "// Need:",
-            "mine.cu:4: no header line begins with Need:; did you mean Needs:?",
-        ),
-        ("// Needs:", "// needs:", "no header line begins with needs:; did you mean Needs:?"),
-        ("// Left:", "// Note:", "no header line begins with Note:; "),
-        ("//         nothing", "// nothing", "mine.cu:3: begin the line with a key"),
-        ("// Needs:", "//Needs:", "mine.cu:4: begin the line with a key"),
-        ("// Before:", "//    so:", "mine.cu:2: begin the line with a key"),
-        ("// Needs:", "//   Needs:", "mine.cu:4: 'Needs:' must stand one space after '//'"),
-        ("// Left:   something.", "// After:  the last one", "write one line '// After: 3, 16bit"),
-        ("// Left:   something.", "// After:  1\n// After: 2", "write one line '// After:"),
-        ("// Left:   something.", "// Pays:   perhaps", "write one line '// Pays: no, and why'"),
-        ("EACH = 4;", "EACH;", "Define must read 'NAME = expression; NAME = expression': EACH"),
-        ("EACH = 4;", "EACH = __import__('os');", "cannot read"),
-        ("<<<BLOCKS, 256, 16>>>", "<<BLOCKS, 256>>", "a Launch line must read 'kernel<<<grid, bl"),
-        ("<<<BLOCKS, 256, 16>>>", "<<<BLOCKS, (256>>>", "cannot read"),
-        ("N % 4 == 0", "N % 4 = 0", "cannot read 'N % 4 = 0'"),
-        ("float32 sums", "double sums", "Scratch must read 'float32 name[N, C]': double sums"),
-        ("// Tiles: ", "// Prefetch: a\n// Tiles: ", "Prefetch is for a rung with one Launch line"),
-        ("a[4, 32]", "a", "Tiles must read 'argument[rows, columns]': a"),
-        ("start add, rung 1: an idea", "an idea", "line must be a title, '// start add: its idea'"),
-        ("// start add, rung 1: an idea\n", "", "line must be a title, '// start add: its idea'"),
+        ("// Needs:", "// Need:", r"mine\.cu:4: .*\bNeed:.*\bNeeds:"),
+        ("// Needs:", "// needs:", r"\bneeds:.*\bNeeds:"),
+        ("// Left:", "// Note:", r"\bNote:.*\bBefore\b.*\bLeft\b"),
+        ("//         nothing", "// nothing", r"mine\.cu:3: .*'// Change: .*: // nothing"),
+        ("// Needs:", "//Needs:", r"mine\.cu:4: .*'// Change: .*: //Needs:"),
+        ("// Before:", "//    so:", r"mine\.cu:2: .*'// Change: .*: //    so:"),
+        ("// Needs:", "//   Needs:", r"mine\.cu:4: 'Needs:' .*'//'"),
+        ("// Left:   something.", "// After:  the last one", "'// After: 3, 16bit.*: the last one"),
+        ("// Left:   something.", "// After:  1\n// After: 2", "'// After: 3, 16bit"),
+        ("// Left:   something.", "// Pays:   perhaps", "'// Pays: no, .*: perhaps"),
+        ("EACH = 4;", "EACH;", r"\bDefine .*'NAME = expression; NAME = expression': EACH$"),
+        ("EACH = 4;", "EACH = __import__('os');", "__import__"),
+        ("<<<BLOCKS, 256, 16>>>", "<<BLOCKS, 256>>", r"\bLaunch .*'kernel<<<grid, block>>>'"),
+        ("<<<BLOCKS, 256, 16>>>", "<<<BLOCKS, (256>>>", r"'\(BLOCKS, \(256,\)'"),
+        ("N % 4 == 0", "N % 4 = 0", "'N % 4 = 0'"),
+        ("float32 sums", "double sums", r"\bScratch .*'float32 name\[N, C\]': double sums"),
+        ("// Tiles: ", "// Prefetch: a\n// Tiles: ", r"\bPrefetch .*\bLaunch\b"),
+        ("a[4, 32]", "a", r"\bTiles .*'argument\[rows, columns\]': a$"),
+        ("start add, rung 1: an idea", "an idea", "'// start add: its idea'"),
+        ("// start add, rung 1: an idea\n", "", "'// start add: its idea'"),
     ],
 )
-def test_a_line_that_cannot_be_meant_is_refused_when_it_is_read(read, old, new, says):
+def test_a_line_that_cannot_be_meant_is_refused_when_it_is_read(read, old, new, names):
     assert old in HEADER
-    assert says in refusal(read, HEADER.replace(old, new, 1))
+    assert re.search(names, refusal(read, HEADER.replace(old, new, 1)))
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "says"),
+    ("old", "new", "names"),
     [
-        ("EACH = 4;", "EACH = real;", "'float32' is not a whole number: EACH = real"),
-        ("EACH = 4;", "EACH = N // 0;", "it divides by 0"),
-        ("EACH = 4;", "EACH, TWO = 4;", "Define has 2 names for 1 values: EACH, TWO = 4"),
-        ("BLOCKS, 256, 16", "BLOCKS", "write grid, block and perhaps bytes: start_add<<<BLOCKS>>>"),
-        ("BLOCKS, 256, 16", "(1, 1, 1, 1), 32", "grid and block have three dimensions at most"),
-        ("BLOCKS, 256, 16", "N, 32, -4", "-4 is not a whole number from 0 on"),
-        ("[BLOCKS, 2]", "[BLOCKS - 9]", "-8 is not a whole number from 0 on"),
-        ("a[4, 32]", "a[4]", "a tile has rows and columns: a[4]"),
+        ("EACH = 4;", "EACH = real;", "'float32' .*: EACH = real"),
+        ("EACH = 4;", "EACH = N // 0;", "'N // 0'"),
+        ("EACH = 4;", "EACH, TWO = 4;", r"\bDefine .* 2 .* 1 .*: EACH, TWO = 4"),
+        ("BLOCKS, 256, 16", "BLOCKS", r"\bgrid, block\b.*: start_add<<<BLOCKS>>>"),
+        ("BLOCKS, 256, 16", "(1, 1, 1, 1), 32", r"\bgrid .*\bblock .*: .*\(1, 1, 1, 1\), 32"),
+        ("BLOCKS, 256, 16", "N, 32, -4", "-4 .*: .*N, 32, -4"),
+        ("[BLOCKS, 2]", "[BLOCKS - 9]", r"-8 .*: .*\[BLOCKS - 9\]"),
+        ("a[4, 32]", "a[4]", r"\brows .*\bcolumns: a\[4\]"),
     ],
 )
-def test_a_line_that_makes_no_sense_for_a_call_is_refused_with_the_file(read, old, new, says):
+def test_a_line_that_makes_no_sense_for_a_call_is_refused_with_the_file(read, old, new, names):
     assert old in HEADER
     rung = read(HEADER.replace(old, new, 1))
-    with pytest.raises(LadderError) as refused:
+    with pytest.raises(LadderError, match=rf"^{re.escape(str(rung.path))}: .*{names}"):
         rung.plan({"N": 1024}, HOPPER)
-    assert str(refused.value).startswith(f"{rung.path}: ") and says in str(refused.value)
 
 
 def test_a_constant_from_a_comparison_is_a_number(read):
@@ -171,7 +163,7 @@ def test_the_names_that_pages_list_are_those_of_expressions():
     table = page.partition("| name | is |")[2].partition("\n\n")[0]
     for name in re.findall(r"^\| `(\w+)`", table, re.MULTILINE):
         LaunchLines.parse({"needs": (f"{name} == {name}",)}).plan({}, HOPPER)
-    with pytest.raises(LadderError, match=r"there is no vectors; did you mean vector\?"):
+    with pytest.raises(LadderError, match=r"\bvectors\b.*\bvector\?"):
         LaunchLines.parse({"needs": ("vectors == 4",)}).plan({}, HOPPER)
 
 
@@ -183,5 +175,5 @@ def test_a_constant_takes_another_value_and_what_follows_from_it_too(read):
     assert rung.plan({"N": 4096}, HOPPER).constants == {"EACH": 4, "BLOCKS": 4}
     assert other.idea == "an idea, EACH = 8"
     assert code_identity(other) != code_identity(rung)
-    with pytest.raises(LadderError, match="no constant WIDTH to set; it defines EACH, BLOCKS"):
+    with pytest.raises(LadderError, match=r"\bWIDTH\b.*\bEACH, BLOCKS"):
         rung.with_constant("WIDTH", 8)

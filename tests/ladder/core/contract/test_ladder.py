@@ -53,24 +53,23 @@ def test_a_number_is_enough_where_only_one_rung_has_it():
 
 
 @pytest.mark.parametrize(
-    ("which", "says"),
+    ("which", "names"),
     [
-        ("5", "several rungs 5, 16bit-5, float32-5 and amd-5: choose one of them"),
-        ("99", "no rung '99'; it has 0 to 4, 16bit-5 to 16bit-18, float32-5 to "),
-        ("float32-99", "no rung 'float32-99'; did you mean float32-"),
-        ("fp32-5", "did you mean float32-5"),
-        ("cubls", "did you mean cublas"),
-        ("16bit/ping_pog", "did you mean 16bit/ping_pong"),
-        ("double_buffering", "several rungs double_buffering, 16bit-6, float32-5 and amd-6"),
-        ("x", "no rung 'x'; 'python -m ladder list matmul.forward' names all"),
-        ("9" * 5000, "no rung '999"),
-        ("", "no rung ''"),
+        ("5", " 5, 16bit-5, float32-5 and amd-5:"),
+        ("99", "'99'.* 0 to 4, 16bit-5 to 16bit-18, float32-5 to "),
+        ("float32-99", r"'float32-99'.* float32-\d"),
+        ("fp32-5", "'fp32-5'.* float32-5"),
+        ("cubls", "'cubls'.* cublas"),
+        ("16bit/ping_pog", "'16bit/ping_pog'.* 16bit/ping_pong"),
+        ("double_buffering", " double_buffering, 16bit-6, float32-5 and amd-6:"),
+        ("x", "'x'.*'python -m ladder list matmul.forward'"),
+        ("9" * 5000, "'999"),
+        ("", "''"),
     ],
 )
-def test_what_names_no_rung_is_refused_with_what_is_near(which, says):
-    with pytest.raises(LadderError) as refused:
+def test_what_names_no_rung_is_refused_with_what_is_near(which, names):
+    with pytest.raises(LadderError, match=names):
         MATMUL.rung(which)
-    assert says in str(refused.value)
 
 
 def test_a_name_stands_for_the_number():
@@ -110,21 +109,22 @@ def test_a_rung_between_two_has_a_letter_and_stands_behind_the_first(ladder_of):
 def test_a_rung_that_is_gone_names_its_successor(ladder_of):
     gone = "// Replaces: 16bit-6 tile_shape; 16bit-7 wgmma\n"
     ladder = ladder_of(n1_a="", **{"16bit__5_b": "", "16bit__8_c": gone, "float32__6_d": ""})
-    says = r"start\.add 16bit-6 \(tile shape\) is gone; 16bit-8 stands for it"
     for which in ("16bit-6", "16bit/tile_shape", "tile_shape"):
-        with pytest.raises(LadderError, match=says):
+        with pytest.raises(LadderError, match=r"start\.add 16bit-6 \(tile shape\) .* 16bit-8\b"):
             ladder.rung(which)
-    with pytest.raises(LadderError, match=r"16bit-7 .* is gone"):
+    with pytest.raises(LadderError, match=r" 16bit-7 \(wgmma\) .* 16bit-8\b"):
         ladder.rung(7)
-    with pytest.raises(LadderError, match="several rungs 6"):  # as when there were two
+    with pytest.raises(LadderError, match=" 6, 16bit-6 and float32-6:"):  # as when there were two
         ladder.rung(6)
     assert ladder.spans() == ["0", "1", "16bit-5", "16bit-8", "float32-6"]
 
 
-@pytest.mark.parametrize("name", ["1_b", "1b_a", "2_gone", "3_other"])
-def test_no_number_and_no_name_is_given_twice(ladder_of, name):
+@pytest.mark.parametrize(
+    ("name", "taken"), [("1_b", "1"), ("1b_a", "a"), ("2_gone", "gone"), ("3_other", "3")]
+)
+def test_no_number_and_no_name_is_given_twice(ladder_of, name, taken):
     ladder = ladder_of(n1_a="// Replaces: 3 gone\n", **{f"n{name}": ""})
-    with pytest.raises(LadderError, match="is taken, by"):
+    with pytest.raises(LadderError, match=rf"\.cu: {taken} .*\.cu$"):
         _ = ladder.rungs
 
 
@@ -154,7 +154,7 @@ def test_a_file_outside_a_ladder_has_its_path_as_its_id(tmp_path):
 
 
 def test_a_file_in_a_ladder_without_a_number_is_refused(tmp_path):
-    with pytest.raises(LadderError, match="named by number and idea"):
+    with pytest.raises(LadderError, match=r"\bidea\.cu: .*\b3_warp_per_row\.cu"):
         id_of(tmp_path / "idea.cu")
     assert id_of(tmp_path / "float32" / "12_idea.cu") == "float32-12"
     assert id_of(tmp_path / "forward" / "12_idea.cu") == "12"

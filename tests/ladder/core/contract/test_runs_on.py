@@ -16,7 +16,7 @@ def words(needs, reals=REALS):
 
 
 @pytest.mark.parametrize(
-    ("needs", "says"),
+    ("needs", "places"),
     [
         ("nothing", "any GPU"),
         ("N % vector == 0; B * NH <= 65535; 8 * C <= shared_bytes", "any GPU"),
@@ -35,8 +35,8 @@ def words(needs, reals=REALS):
         ("sm >= 200", "no GPU known here"),
     ],
 )
-def test_conditions_are_put_into_words(needs, says):
-    assert words(needs) == says
+def test_conditions_are_put_into_words(needs, places):
+    assert words(needs) == places
 
 
 def test_types_are_named_only_where_the_op_has_others():
