@@ -29,7 +29,7 @@ HOW = (
 def add_to(commands: shared.Commands) -> None:
     parser = commands.add("bench", bench_ladders)
     parser.epilog = HOW
-    parser.add_argument("op", nargs="*", help="ops or layers; with --reference, .cu files")
+    parser.add_argument("op", nargs="*", help="ops or layers, or an op and rungs; with --reference, .cu files")
     shared.add_reference(parser)
     shared.add_unconfined(parser)
     shared.add_device_options(parser)
@@ -77,6 +77,10 @@ def bench_ladders(options: argparse.Namespace) -> int:
     if options.reference:
         chosen, options.rung = [shared.own_op(options, options.op)], [*options.op, *options.rung]
     else:
+        # OP RUNG, as check takes it: no op has a digit in its name.
+        ids = [word for word in options.op[1:] if re.search(r"\d|\.cu$", word)]
+        options.rung = [*ids, *options.rung]
+        options.op = [word for word in options.op if word not in ids]
         chosen = [ladder for name in options.op for ladder in shared.matching(name)]
     chosen = chosen or (list(ladders().values()) if options.all else [])
     if not chosen:
