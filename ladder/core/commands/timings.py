@@ -29,7 +29,9 @@ HOW = (
 def add_to(commands: shared.Commands) -> None:
     parser = commands.add("bench", bench_ladders)
     parser.epilog = HOW
-    parser.add_argument("op", nargs="*", help="ops or layers, or an op and rungs; with --reference, .cu files")
+    parser.add_argument(
+        "op", nargs="*", help="ops or layers; OP RUNG; or .cu files, with --reference"
+    )
     shared.add_reference(parser)
     shared.add_unconfined(parser)
     shared.add_device_options(parser)
