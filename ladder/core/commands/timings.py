@@ -64,7 +64,7 @@ def add_to(commands: shared.Commands) -> None:
     shared.switch(group, "--tf32", "float32 may be multiplied as TF32")
     group = parser.add_argument_group("what is kept")
     shared.switch(group, "--fresh", "measure again")
-    shared.switch(group, "--save", "keep all that was picked here, in doc/results/picks")
+    shared.switch(group, "--save", f"keep all that was picked here, in {results.FOLDER / 'picks'}")
     shared.switch(group, "--prune", "drop what is kept there of rungs that have changed")
 
     parser = commands.add("latency", measure_latency)
