@@ -16,6 +16,7 @@ import importlib
 import pkgutil
 from typing import Any
 
+from ladder.core.common.command_line import describe_missing_package
 from ladder.core.common.install import ROOT
 
 _CORE = "ladder.core"
@@ -57,7 +58,10 @@ def __getattr__(name: str) -> Any:
     if name not in _PUBLIC:
         raise AttributeError(f"kernel_ladder has no {name!r}; it has {', '.join(__all__)}")
     module, _, attribute = _PUBLIC[name].partition(":")
-    imported = importlib.import_module(ROOT + module)
+    try:
+        imported = importlib.import_module(ROOT + module)
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(describe_missing_package(error), name=error.name) from None
     if name == "reference":
         for layer in pkgutil.iter_modules(imported.__path__):
             importlib.import_module(f"{imported.__name__}.{layer.name}")

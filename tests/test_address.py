@@ -1,6 +1,7 @@
 """The repository's address stands in pyproject.toml; what must spell it out says the same."""
 
 import re
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -38,3 +39,16 @@ HIDDEN = [*PLACES[:3], ROOT / "pyproject.toml", ROOT / "action.yml"]
 def test_what_needs_an_address_shows_nothing_until_there_is_one(path):
     lines = [line for line in path.read_text(encoding="utf-8").splitlines() if UNKNOWN in line]
     assert all(re.match(r" *(# |<!-- )with an address: ", line) for line in lines)
+
+
+def test_make_address_enters_the_owner_everywhere(tmp_path):
+    shutil.copy(ROOT / "Makefile", tmp_path)
+    copies = {path: tmp_path / path.relative_to(ROOT) for path in [*HIDDEN, *PLACES]}
+    for path, copy in copies.items():
+        copy.parent.mkdir(exist_ok=True)
+        shutil.copy(path, copy)
+    subprocess.run(["make", "--silent", "address", "OWNER=octo"], cwd=tmp_path, check=True)
+    for path, copy in copies.items():
+        before, after = path.read_text(encoding="utf-8"), copy.read_text(encoding="utf-8")
+        assert UNKNOWN not in after
+        assert len(re.findall("octo[/.]", after)) == len(re.findall(f"{UNKNOWN}[/.]", before))

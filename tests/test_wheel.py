@@ -63,8 +63,8 @@ def run(installed, packages, tmp_path):
 
 
 def test_only_one_root_is_installed(installed):
-    packages = {path.name for path in installed.iterdir() if (path / "__init__.py").exists()}
-    assert packages == {"kernel_ladder", "trainer"}  # the latter is the other project's
+    roots = {path.name for path in installed.iterdir() if path.suffix != ".dist-info"}
+    assert roots == {"kernel_ladder", "trainer", "bin"}  # trainer is the other project's
     other = (installed / "trainer" / "__init__.py").read_text()
     assert other == "raise ImportError('of another project')\n"
 
@@ -95,4 +95,6 @@ def test_it_trains(run):
     words = ["-m", "kernel_ladder.trainer", *words.split(), "--device", "cpu"]
     error = run(*words, status=2)  # an install for kernels alone
     assert "'kernel-ladder[train]'" in error and error.count("\n") == 1
+    error = run("-c", "from kernel_ladder import torch", status=1)
+    assert "'kernel-ladder[torch]'" in error
     assert "val loss" in run(*words, packages=sysconfig.get_path("purelib"))

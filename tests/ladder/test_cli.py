@@ -161,8 +161,8 @@ def test_json_is_a_list_and_the_status_is_that_of_text(tmp_path, capsys):
 
 @pytest.mark.slow
 def test_bench_on_the_cpu_says_how_long_it_takes_or_refuses(capsys):
-    words = ["bench", "softmax.forward", "--device", "cpu", "--dtype", "fp32", "--format", "json"]
-    assert main([*words, "--shape", "N=9,V=9"]) == 0
+    words = ["bench", "softmax.forward", "0", "--device", "cpu", "--dtype", "fp32"]
+    assert main([*words, "--format", "json", "--shape", "N=9,V=9"]) == 0
     out, err = capsys.readouterr()
     (measurement,) = json.loads(out)
     assert measurement["dims"] == {"N": 9, "V": 9} and measurement["rows"][0]["rung"] == "0"

@@ -29,7 +29,9 @@ HOW = (
 def add_to(commands: shared.Commands) -> None:
     parser = commands.add("bench", bench_ladders)
     parser.epilog = HOW
-    parser.add_argument("op", nargs="*", help="ops or layers; with --reference, .cu files")
+    parser.add_argument(
+        "op", nargs="*", help="ops or layers; OP RUNG; or .cu files, with --reference"
+    )
     shared.add_reference(parser)
     shared.add_unconfined(parser)
     shared.add_device_options(parser)
@@ -62,7 +64,7 @@ def add_to(commands: shared.Commands) -> None:
     shared.switch(group, "--tf32", "float32 may be multiplied as TF32")
     group = parser.add_argument_group("what is kept")
     shared.switch(group, "--fresh", "measure again")
-    shared.switch(group, "--save", "keep all that was picked here, in doc/results/picks")
+    shared.switch(group, "--save", f"keep all that was picked here, in {results.FOLDER / 'picks'}")
     shared.switch(group, "--prune", "drop what is kept there of rungs that have changed")
 
     parser = commands.add("latency", measure_latency)
@@ -77,6 +79,10 @@ def bench_ladders(options: argparse.Namespace) -> int:
     if options.reference:
         chosen, options.rung = [shared.own_op(options, options.op)], [*options.op, *options.rung]
     else:
+        # OP RUNG, as check takes it: no op has a digit in its name.
+        ids = [word for word in options.op[1:] if re.search(r"\d|\.cu$", word)]
+        options.rung = [*ids, *options.rung]
+        options.op = [word for word in options.op if word not in ids]
         chosen = [ladder for name in options.op for ladder in shared.matching(name)]
     chosen = chosen or (list(ladders().values()) if options.all else [])
     if not chosen:
