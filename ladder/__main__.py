@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from ladder.core.common.command_line import Parser, run, version
 from ladder.core.common.errors import LadderError
+from ladder.core.common.install import ROOT
 
 COMMANDS = {  # a module of ladder/core/commands, and the commands that it adds
     "sources": ("list", "show", "diff", "lint"),
@@ -57,7 +58,7 @@ def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
     commands = Commands(parser)
     needed = [name for name, known in COMMANDS.items() if words and words[0] in known]
     for name in needed or COMMANDS:
-        importlib.import_module(f"ladder.core.commands.{name}").add_to(commands)
+        importlib.import_module(f"{ROOT}ladder.core.commands.{name}").add_to(commands)
     return parser
 
 
