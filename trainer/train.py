@@ -107,7 +107,7 @@ def take_step(steps: Steps, train: Loader, number: int) -> StepOutcome | None:
         engine.backward(more=micro_step + 1 < config.accumulation)
         step.losses.append(fetch_loss(engine))
     if group.size > 1 and config.stochastic_rounding:
-        # Rounding at random draws from the last words, which must be the same on all ranks.
+        # Rounding at random uses the words written last, which must be the same on all ranks.
         write_rng(engine, config.seed, number, config.accumulation * group.size - 1)
     engine.compute_norm()
     skipped = steps.decide(step)

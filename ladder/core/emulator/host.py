@@ -63,6 +63,12 @@ class HostCode:
                 if numbers[0] not in places:
                     raise LadderError("cudaFree of what is freed already, or not from cudaMalloc")
                 self._freed.append(self._made.pop(places.index(numbers[0])))
+            elif what == b"cudaMemcpy":
+                to, source, kind = numbers[:3]
+                for place, of_host in ((to, (0, 2)), (source, (0, 1))):  # kinds: host_code.h
+                    within = (0 <= place - a.ctypes.data < a.nbytes for a in self._made)
+                    if kind in of_host and any(within):
+                        raise LadderError("cudaMemcpy: memory of cudaMalloc is called the host's")
             elif what == b"return":
                 self._returned.append(numbers[: MOST_AXES + 4])
             elif numbers:

@@ -83,9 +83,16 @@ inline const char *cudaGetErrorString(cudaError_t) { return "no error"; }
 #define cudaPeekAtLastError cudaDeviceSynchronize
 #define cudaMemset(TO, VALUE, BYTES, ...) cudaDeviceSynchronize(memset(TO, VALUE, BYTES))
 #define cudaMemsetAsync cudaMemset
-#define cudaMemcpy(TO, FROM, BYTES, ...) cudaDeviceSynchronize(memcpy(TO, FROM, BYTES))
+enum cudaMemcpyKind { cudaMemcpyHostToHost, cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost,
+                      cudaMemcpyDeviceToDevice, cudaMemcpyDefault };
+inline cudaError_t copy(int line, void *to, void *from, size_t bytes, int kind, cudaStream_t = {}) {
+    size_t numbers[] = {(size_t)to, (size_t)from, (size_t)kind};
+    emulator::ask("cudaMemcpy", line, numbers);
+    return cudaDeviceSynchronize(memcpy(to, from, bytes));
+}
+#define cudaMemcpy(TO, FROM, ...) copy(__LINE__, TO, (void *)(FROM), __VA_ARGS__)
 #define cudaMemcpyAsync cudaMemcpy
-#define cudaMemcpyToSymbol(TO, FROM, BYTES) cudaMemcpy((void *)&(TO), FROM, BYTES)
+#define cudaMemcpyToSymbol(TO, FROM, BYTES) cudaMemcpy((void *)&(TO), FROM, BYTES, cudaMemcpyDefault)
 
 namespace torch {
 enum ScalarType : int64_t { kFloat, kHalf, kBFloat16, kInt, kLong, kByte };  // host.py has the same
