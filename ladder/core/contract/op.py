@@ -185,7 +185,7 @@ class Case:
 class OnGpu(NamedTuple):
     """A shape that matters on a GPU with so many SMs, to rungs that name a tile heuristic."""
 
-    multiprocessors: int
+    sms: int
     dims: Dims
     heuristic: str
 

@@ -286,7 +286,7 @@ def _also(op: Op, rung: Rung) -> Iterator[tuple[Dims, int | None]]:
         if not isinstance(at, OnGpu):
             yield at, None
         elif rung.path is not None and at.heuristic in rung.lines.heuristics:
-            yield at.dims, at.multiprocessors
+            yield at.dims, at.sms
 
 
 def _variants(

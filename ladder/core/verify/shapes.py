@@ -52,7 +52,7 @@ NO_STEPS = ("BLOCK", "THREADS", "WARPS", "GROUP", "GROUPS")
 BLOCKS_PER_PROCESSOR = (1, 2, 4, 8)  # of kernels that limit their blocks
 DEFAULT_STAGES = 2  # of a ring whose header names no STAGES
 FEW = 3  # values of a constant that are tried one by one
-UNLIMITED = 1 << 16  # multiprocessors: enough for a block for each tile
+UNLIMITED = 1 << 16  # SMs: enough for a block for each tile
 MOST_SECONDS = 6.1  # that one shape may take
 # What takes how long, mostly on the emulator, which runs a `wgmma` instruction as one call.
 SECONDS_PER_COMPILATION, SECONDS_PER_CASE, SECONDS_PER_THREAD = 1.0, 0.1, 5e-6
@@ -211,7 +211,7 @@ class _Axis:
         size = self.stages * self.step + self.least
         return min(size, self.most or size)
 
-    def sizes(self, multiprocessors: int) -> list[int]:
+    def sizes(self, sms: int) -> list[int]:
         """Sizes at which something changes."""
         one = self.least
         sizes = {one, 2 * one, 3 * one}
@@ -220,7 +220,7 @@ class _Axis:
         for unit in self.units:
             sizes |= {unit - one, unit, unit + one, 2 * unit, 2 * unit + one}
         for unit, blocks in itertools.product(self.tiles, BLOCKS_PER_PROCESSOR):
-            sizes.add((2 * blocks * multiprocessors + 1) * unit + one)
+            sizes.add((2 * blocks * sms + 1) * unit + one)
         sizes.add((2 * self.stages + 1) * self.step + one)
         whole = {size // one * one for size in sizes}
         return sorted(size for size in whole if one <= size <= (self.most or size))
@@ -358,10 +358,10 @@ class _Shot:
         return _parts(self.plan)
 
 
-def _combinations(op: Op, axes: Sequence[_Axis], multiprocessors: int) -> Iterator[Dims]:
+def _combinations(op: Op, axes: Sequence[_Axis], sms: int) -> Iterator[Dims]:
     """The combinations of sizes at which something changes, or as many as are looked at: those
     that change one dimension are always among them."""
-    sizes = [axis.sizes(multiprocessors) for axis in axes]
+    sizes = [axis.sizes(sms) for axis in axes]
     once = {axis.name: axis.busy for axis in axes}
     several_times = {axis.name: 2 * axis.step + axis.busy for axis in axes}
     for usual, (axis, own) in itertools.product(
@@ -376,7 +376,7 @@ def _combinations(op: Op, axes: Sequence[_Axis], multiprocessors: int) -> Iterat
         yield op.fitted(dict(zip(op.dims, combination, strict=True)))
 
 
-def _long_sums(op: Op, axes: Sequence[_Axis], multiprocessors: int) -> Iterator[Dims]:
+def _long_sums(op: Op, axes: Sequence[_Axis], sms: int) -> Iterator[Dims]:
     """Shapes whose tiles have one step more than the ring has stages, if there is a ring, or which
     have more than four tiles for a block, with more steps than two rounds of the ring."""
 
@@ -385,8 +385,8 @@ def _long_sums(op: Op, axes: Sequence[_Axis], multiprocessors: int) -> Iterator[
             in_five = -(-(2 * axis.stages + 1) // 5) - 1
             return sorted({axis.long, min(axis.long, in_five * axis.step + axis.least)})
         unit, most = max(axis.tiles, default=1), axis.most or MOST_SIZE
-        few = [size for size in axis.sizes(multiprocessors) if size <= FEW * unit]
-        more = (4 * multiprocessors // n * unit + axis.least for n in (1, 2, 4, 8))
+        few = [size for size in axis.sizes(sms) if size <= FEW * unit]
+        more = (4 * sms // n * unit + axis.least for n in (1, 2, 4, 8))
         return sorted({*few, *(size for size in more if size <= most)})
 
     if any(axis.ring for axis in axes):

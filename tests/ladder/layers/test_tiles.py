@@ -18,11 +18,11 @@ SIZES = st.integers(1, 400)
 def test_the_shape_for_stream_k_cuts_the_last_steps_of_a_tile(id):
     """As backward_weight 16bit rungs 12 to 14 find it out, for one of 3 tiles."""
     op = find("matmul.backward_weight").op
-    multiprocessors, dims, _ = op.also[1]
-    target = Emulated().variant(multiprocessors=multiprocessors).target(DTYPES["bfloat16"])
+    sms, dims, _ = op.also[1]
+    target = Emulated().variant(multiprocessors=sms).target(DTYPES["bfloat16"])
     constants = find(op.name).rung(f"16bit-{id}").plan(dims, target).constants
     assert (constants["TILES"], constants["REST"], constants["STEPS"]) == (3, 3, 23)
-    assert cut(multiprocessors, 3, 23) == [False, True, False]
+    assert cut(sms, 3, 23) == [False, True, False]
 
 
 def cut(sms, rest, steps):
