@@ -306,7 +306,7 @@ def test_a_shape_for_a_tile_heuristic_runs_on_a_gpu_of_its_size():
         shapes = [dims for dims, _ in what_to_run(ladder.op, rung, device, "bfloat16")]
         assert (special.dims in shapes) == names_it
         groups = _variants(ladder.op, rung, device, special.dims)
-        few = special.multiprocessors if names_it else emulated.MULTIPROCESSORS
+        few = special.sms if names_it else emulated.MULTIPROCESSORS
         sizes = [each.target(DTYPES["bfloat16"]).multiprocessors for (each, *_) in groups]
         assert sizes == [few, emulated.MANY_MULTIPROCESSORS]
 
