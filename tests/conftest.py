@@ -29,6 +29,18 @@ def pytest_configure(config: pytest.Config) -> None:
             os.environ.setdefault(f"{library}_NUM_THREADS", str(share))
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--every", type=int, default=1, metavar="N", help="run every Nth costly test")
+
+
+@pytest.hookimpl(trylast=True)  # of what `-m` leaves
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    costly = [item for item in items if item.get_closest_marker("costly")]
+    left_out = {*costly} - {*costly[:: config.getoption("every")]}
+    items[:] = [item for item in items if item not in left_out]
+    config.hook.pytest_deselected(items=[*left_out])
+
+
 def pytest_collection() -> None:
     """What is collected stays to the end: to search it for garbage took a fifth of the time."""
     gc.disable()

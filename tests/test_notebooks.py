@@ -283,6 +283,7 @@ def test_a_notebook_goes_on_with_the_solution_of_an_exercise():
 
 @pytest.mark.nvrtc
 @pytest.mark.skipif(not nvrtc.installed(), reason="NVRTC is not installed")
+@pytest.mark.costly
 @pytest.mark.parametrize("exercise", WRONG)
 def test_the_solution_of_an_exercise_compiles_for_a_gpu(exercise):
     name = EXERCISES[exercise][1].split()[0]

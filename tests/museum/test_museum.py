@@ -19,6 +19,7 @@ def test_each_bug_of_the_museum_has_its_kernel_and_its_link_on_the_page():
     assert sum(bug.kind == "line" for bug in BUGS) >= 23
 
 
+@pytest.mark.costly
 @pytest.mark.emulator
 @pytest.mark.slow
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.what)

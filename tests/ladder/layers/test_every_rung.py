@@ -62,6 +62,7 @@ ONLY_READ = [
 ]
 
 
+@pytest.mark.costly
 @pytest.mark.emulator
 @pytest.mark.gpu
 @pytest.mark.parametrize(("ladder", "rung", "dtype"), CASES_IN_TURNS)
@@ -77,6 +78,7 @@ def test_a_rung_computes_what_its_contract_says(ladder, rung, dtype, device):
     assert report.passed, str(report)
 
 
+@pytest.mark.costly
 @pytest.mark.emulator
 @pytest.mark.parametrize(("op", "rung", "dtype"), ONLY_READ)
 def test_a_rung_is_sound_in_the_type_that_has_no_turn(op, rung, dtype):

@@ -12,7 +12,7 @@ from ladder.core.device.open import open_device
 from ladder.core.emulator import emulated
 from ladder.core.verify.check import check, check_case
 
-pytestmark = pytest.mark.emulator
+pytestmark = [pytest.mark.emulator, pytest.mark.costly]
 
 
 def each(*ladders):

@@ -53,6 +53,7 @@ RUNG_FILES = [
 
 @pytest.mark.nvrtc
 @needs_nvrtc
+@pytest.mark.costly
 @pytest.mark.parametrize(("op", "rung"), RUNG_FILES)
 def test_rung_compiles_for_the_oldest_architecture_that_it_claims(op, rung):
     targets = list(combinations(rung))

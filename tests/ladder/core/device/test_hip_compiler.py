@@ -89,6 +89,7 @@ LADDERS = [pytest.param(i, ladder, id=name) for i, (name, ladder) in enumerate(l
 
 @pytest.mark.nvrtc
 @needs_clang
+@pytest.mark.costly
 @pytest.mark.parametrize(("number", "ladder"), LADDERS)
 def test_the_last_rung_for_amd_of_each_ladder_compiles(number, ladder):
     """For one architecture and type, another for each ladder."""

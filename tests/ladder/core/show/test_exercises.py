@@ -31,6 +31,7 @@ def test_every_solution_is_shown_on_a_page():
     assert shown() == {(op, path.stem) for op, path in (param.values for param in SOLUTIONS)}
 
 
+@pytest.mark.costly
 @pytest.mark.emulator
 @pytest.mark.parametrize(("op", "path"), SOLUTIONS)
 def test_a_solution_passes_the_check(op, path):

@@ -45,6 +45,7 @@ def lines(text):
     return [line for line in text.splitlines() if line]
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("name", ladders())
 def test_every_rung_is_exported_in_every_type(name):
     ladder = ladders()[name]
@@ -330,6 +331,7 @@ MADE = [  # an op for each way in which inputs are made, and results compared
 ]
 
 
+@pytest.mark.costly
 @pytest.mark.emulator
 @pytest.mark.parametrize(("name", "dtype"), MADE)
 def test_the_program_makes_the_inputs_of_the_reference_and_knows_its_results(

@@ -62,6 +62,7 @@ def test_the_sound_kernel_passes(tmp_path, device, direction):
     assert report.passed, report
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("bug", BUGS)
 def test_a_planted_bug_is_caught(tmp_path, device, bug):
     if bug in EMULATED_ONLY and device.is_gpu:

@@ -121,6 +121,7 @@ def test_a_rung_that_takes_no_shape_gets_none(tmp_path):
     assert derived(tmp_path, "gelu.forward", header) == []
 
 
+@pytest.mark.costly
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(ladders()))
 def test_shapes_of_every_rung_fit_the_op_and_the_rung(name):
