@@ -51,7 +51,10 @@ static bool runs_on(const IndexedArray &at) {
     for (uint32_t line = 0; line < at.line; line++)
         if (!std::getline(file, text)) return true;  // the text is not there to be looked at
     size_t i = std::min<size_t>(at.column ? at.column - 1 : 0, text.size());
-    for (int depth = 1; depth > 0 && i > 0;) depth += (text[--i] == ']') - (text[i] == '[');
+    for (int depth = 1; depth > 0 && i > 0;) {
+        i--;
+        depth += (text[i] == ']') - (text[i] == '[');
+    }
     while (i > 0 && text[i - 1] == ' ') i--;
     return i >= 3 && text.compare(i - 3, 3, "[0]") == 0;
 }
