@@ -146,11 +146,6 @@ def _ladders(options: argparse.Namespace, output: shared.Output) -> list[Ladder]
         ladder = shared.own_op(options, [options.op] if options.rung is None else [])
         options.rung = options.op
         return [ladder]
-    if options.op.endswith(".cu"):
-        raise LadderError(
-            f"{options.op} is a kernel: name its op before it, such as layernorm.forward, or "
-            "behind it a function of your own that computes the same, --reference ref.py"
-        )
     ladders = shared.matching(options.op)
     if options.rung is None or options.rung.endswith(".cu") or len(ladders) == 1:
         return ladders

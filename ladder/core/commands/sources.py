@@ -58,7 +58,7 @@ def add_to(commands: shared.Commands) -> None:
 
     parser = commands.add("lint", lint_files)
     parser.add_argument(
-        "files", nargs="*", type=Path, metavar="FILE", help="a .cu file; default: all rungs"
+        "what", nargs="*", help="files; or an op or layer, and rungs of it; default: all rungs"
     )
 
 
@@ -177,7 +177,13 @@ def _lines(text: str) -> int:
 
 def lint_files(options: argparse.Namespace) -> int:
     """The style of rungs: where a file is not as the others are, and what to do."""
-    files = options.files or lint.rung_files()
+    first, *which = options.what or [""]
+    if first.endswith(".cu"):
+        files = [*map(Path, options.what)]
+    else:
+        chosen = shared.matching(first) if first else ladders().values()
+        named = [ladder.find(rung).file for ladder in chosen for rung in which]
+        files = named or lint.rung_files(chosen)
     violations = dict.fromkeys(violation for path in files for violation in lint.lint(path))
     for violation in violations:
         print(violation)

@@ -98,7 +98,8 @@ def parse(text: str, find: Callable[[str], Function] = no_more_functions) -> Exp
     Raises ExpressionError, naming what is not allowed.
     """
     reader = _Reader(find)
-    shown = repr(text) if len(text) <= MOST_CHARACTERS else f"{text[:30]!r}…"
+    written = text.rstrip(",")  # the last one only makes a tuple
+    shown = repr(written) if len(text) <= MOST_CHARACTERS else f"{text[:30]!r}…"
     try:
         if len(text) > MOST_CHARACTERS:
             raise ExpressionError(f"it has {len(text)} characters, and {MOST_CHARACTERS} may be")
@@ -117,7 +118,7 @@ def parse(text: str, find: Callable[[str], Function] = no_more_functions) -> Exp
         **{f"{n}()": _checked(n, f) for n, f in reader.called},
     }
     names = tuple(dict.fromkeys(reader.names))
-    return Expression(text, names, dict(reader.called), lambda values: eval(code, known, values))
+    return Expression(written, names, dict(reader.called), lambda values: eval(code, known, values))
 
 
 class _Reader:

@@ -44,8 +44,37 @@ auto launch(const char *name, int line, size_t bound, void (*kernel)(P...), dim3
 }
 }  // namespace emulator
 
+#define EXIT_SUCCESS 0
+#define EXIT_FAILURE 1
+#define fprintf(STREAM, ...) printf(__VA_ARGS__)
+struct FILE;
+constexpr FILE *stdout = nullptr, *stderr = nullptr;
+inline int fflush(FILE *) { return 0; }
+extern "C" void *malloc(size_t bytes) noexcept;
+extern "C" void *calloc(size_t count, size_t bytes) noexcept;
+extern "C" void free(void *memory) noexcept;
+[[noreturn]] inline void exit(int, int line = __builtin_LINE()) {
+    emulator::ask("the host code calls exit", line);
+    __builtin_unreachable();
+}
+
 namespace std {
+namespace emulator = ::emulator;  // of std::printf, a macro
 using ::abs, ::ceil, ::exp, ::floor, ::log, ::log2, ::max, ::min, ::pow, ::size_t, ::sqrt;
+using ::calloc, ::exit, ::fflush, ::free, ::malloc;
+
+struct ostream {  // takes text and numbers
+    const ostream &operator<<(const char *text) const { return printf("%s", text), *this; }
+    const ostream &operator<<(char letter) const { return printf("%c", letter), *this; }
+    template <class T>
+    const ostream &operator<<(T number) const {
+        if (emulator::parameter_kind(&number) == 'f') printf("%g", (double)number);
+        else printf("%lld", (long long)number);
+        return *this;
+    }
+};
+constexpr ostream cout, cerr;
+constexpr const char *endl = "\n";
 
 template <class T>
 struct vector {  // of tensors or sizes: a few
