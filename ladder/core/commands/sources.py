@@ -58,7 +58,7 @@ def add_to(commands: shared.Commands) -> None:
 
     parser = commands.add("lint", lint_files)
     parser.add_argument(
-        "what", nargs="*", help="files; or an op or layer, and rungs of it; default: all rungs"
+        "files", nargs="*", help=".cu files; or an op or layer, and rungs of it; default: all rungs"
     )
 
 
@@ -177,9 +177,9 @@ def _lines(text: str) -> int:
 
 def lint_files(options: argparse.Namespace) -> int:
     """The style of rungs: where a file is not as the others are, and what to do."""
-    first, *which = options.what or [""]
+    first, *which = options.files or [""]
     if first.endswith(".cu"):
-        files = [*map(Path, options.what)]
+        files = [*map(Path, options.files)]
     else:
         chosen = shared.matching(first) if first else ladders().values()
         named = [ladder.find(rung).file for ladder in chosen for rung in which]

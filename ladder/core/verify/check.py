@@ -89,7 +89,8 @@ class Outcome:
     @property
     def label(self) -> str:
         case = "" if self.inputs == NORMAL else f", {self.inputs}"
-        return f"{format_dims(self.dims)}, {self.dtype}{case}"
+        where = f"{format_dims(self.dims)}, {self.dtype}" if self.dims else "at some shape"
+        return where + case
 
 
 @dataclass(frozen=True)
