@@ -54,11 +54,9 @@ def main(argv: Sequence[str]) -> int:
     output = words.output or beside
     if output.suffix not in PICTURES:
         raise LadderError(f"-o {output}: its name must end in {', '.join(PICTURES)}")
-    if len(logs_of) > 1 and not words.output and output.exists():
-        from trainer.plots.style import CREATOR
-
-        if CREATOR.encode() not in read_bytes(output):
-            raise LadderError(f"{output} is not of plot; choose another, or replace it, by -o FILE")
+    shared = not words.output and len(logs_of) > 1
+    if shared and output.exists() and b"Kernel Ladder" not in read_bytes(output):  # style.save
+        raise LadderError(f"{output} is none of plot's; choose another, or replace it: -o FILE")
     runs = {name: read_losses(log) for name, log in zip(_names(logs_of), logs_of, strict=True)}
     values = (((name,), history) for name, history in runs.items())
     Display(open_console(), 0).table(*table_of(["run"], values))

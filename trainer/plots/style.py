@@ -7,7 +7,6 @@ from matplotlib.figure import Figure
 
 from ladder.core.common.files import atomic_write
 
-CREATOR = "Kernel Ladder"  # as PNG and PDF files say
 BLUE, ORANGE, INK, GRID = "#3b75af", "#d1603d", "#333333", "#e4e4e4"
 GREY, GREEN = "#9a9a9a", "#6a9a58"
 BESIDE: Any = {  # a text to the right of a point; an SVG drops spaces before it
@@ -48,4 +47,4 @@ def save(figure: Figure, path: Path) -> None:
 
             file.write(charts.svg(figure).encode())
         else:
-            figure.savefig(file, format=path.suffix[1:], metadata={"Creator": CREATOR})
+            figure.savefig(file, format=path.suffix[1:], metadata={"Creator": "Kernel Ladder"})

@@ -4,15 +4,13 @@ import argparse
 import dataclasses
 from pathlib import Path
 
-import numpy as np
-
 from ladder.core.adopt.adopt import Options, adopt
 from ladder.core.commands import shared
 from ladder.core.common.errors import LadderError
 from ladder.core.common.files import atomic_write
 from ladder.core.contract import rung_file
 from ladder.core.contract.ladder import find
-from ladder.core.emulator.emulated import Emulated
+from ladder.core.emulator.host import TARGET
 
 
 def add_to(commands: shared.Commands) -> None:
@@ -67,7 +65,7 @@ def adopt_kernel(options: argparse.Namespace) -> int:
         file.flush()
         try:
             rung = rung_file.parse(Path(file.name), op.kernel)  # what makes no rung is not kept
-            rung.plan(op.shapes[-1], Emulated().target(np.dtype(np.float32)))
+            rung.plan(op.shapes[-1], TARGET)
         except LadderError as error:
             raise LadderError(str(error).replace(file.name, options.file)) from None
         if output.exists() and output.read_bytes() != adopted.text.encode():

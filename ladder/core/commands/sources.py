@@ -177,12 +177,10 @@ def _lines(text: str) -> int:
 
 def lint_files(options: argparse.Namespace) -> int:
     """The style of rungs: where a file is not as the others are, and what to do."""
-    first, *which = options.files or [""]
-    if first.endswith(".cu"):
-        files = [*map(Path, options.files)]
-    else:
-        chosen = shared.matching(first) if first else ladders().values()
-        named = [ladder.find(rung).file for ladder in chosen for rung in which]
+    files = [Path(word) for word in options.files if word.endswith(".cu")]
+    if not files:
+        chosen = shared.matching(options.files[0]) if options.files else [*ladders().values()]
+        named = [ladder.find(rung).file for ladder in chosen for rung in options.files[1:]]
         files = named or lint.rung_files(chosen)
     violations = dict.fromkeys(violation for path in files for violation in lint.lint(path))
     for violation in violations:

@@ -78,7 +78,7 @@ class Expression:
             why = f"there is no {name}; {hint}"
         except (TypeError, ValueError, ArithmeticError, ExpressionError) as error:
             why = str(error)
-        raise ExpressionError(f"cannot evaluate {self.text!r}: {why}")
+        raise ExpressionError(f"cannot evaluate {self.text.rstrip(',')!r}: {why}")
 
 
 def evaluate_whole(text: str, names: Mapping[str, int]) -> int:
@@ -98,8 +98,7 @@ def parse(text: str, find: Callable[[str], Function] = no_more_functions) -> Exp
     Raises ExpressionError, naming what is not allowed.
     """
     reader = _Reader(find)
-    written = text.rstrip(",")  # the last one only makes a tuple
-    shown = repr(written) if len(text) <= MOST_CHARACTERS else f"{text[:30]!r}…"
+    shown = repr(text.rstrip(",")) if len(text) <= MOST_CHARACTERS else f"{text[:30]!r}…"
     try:
         if len(text) > MOST_CHARACTERS:
             raise ExpressionError(f"it has {len(text)} characters, and {MOST_CHARACTERS} may be")
@@ -118,7 +117,7 @@ def parse(text: str, find: Callable[[str], Function] = no_more_functions) -> Exp
         **{f"{n}()": _checked(n, f) for n, f in reader.called},
     }
     names = tuple(dict.fromkeys(reader.names))
-    return Expression(written, names, dict(reader.called), lambda values: eval(code, known, values))
+    return Expression(text, names, dict(reader.called), lambda values: eval(code, known, values))
 
 
 class _Reader:

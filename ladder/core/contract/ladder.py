@@ -208,12 +208,8 @@ def find(op: str) -> Ladder:
     if ops := [name for name, ladder in known.items() if ladder.op.layer == op]:
         raise LadderError(f"{op} has the ops {', '.join(ops)}; name one")
     if op.endswith(SUFFIXES):
-        raise LadderError(
-            f"{op} is a file: name its op first, such as layernorm.forward; check, bench and trace "
-            "also take --reference ref.py behind it, with a function of your own instead"
-            if os.path.exists(op)
-            else f"{op}: no such file"
-        )
+        why = "is a file: name its op first, such as relu.forward, or --reference ref.py after it"
+        raise LadderError(f"{op} {why}" if os.path.exists(op) else f"{op}: no such file")
     near = difflib.get_close_matches(op, known, n=3, cutoff=0.5)
     remedy = f"did you mean {' or '.join(near)}?" if near else "'python -m ladder list' shows them"
     raise LadderError(f"no op is named {op!r}; {remedy}")

@@ -267,12 +267,10 @@ def parse(path: Path, kernel: str, id: str | None = None, op: str = "") -> Rung:
     if id is None and not op and "// Launch:" not in source:
         source, host = find_host(path, source)
         if not host:
+            example = f"{[kernel, *_KERNEL.findall(source)][-1]}<<<ceil_div(N, 256), 256>>>"
             raise LadderError(
-                f'{path}: it has neither a host function to call, such as extern "C" void '
-                "solve(const float* A, int N) with its launch, nor a header, which begins with "
-                f"'// {kernel}: its idea' and "
-                f"'// Launch: {[kernel, *_KERNEL.findall(source)][-1]}<<<ceil_div(N, 256), 256>>>' "
-                "(doc/any_kernel.md)"
+                f'{path} has neither a host function to call, such as extern "C" void solve(...), '
+                f"nor '// {kernel}: its idea' and '// Launch: {example}' (doc/any_kernel.md)"
             )
     if host:
         keys = {key.lower(): (text,) for key, text in _OF_HOST.findall(source)}

@@ -65,10 +65,6 @@ CONSTANT_SIZE = (
     "extern __shared__, and give its bytes in the launch"
 )
 LACKING = "; if CUDA has it, the emulator does not: it has those of ladder/core/emulator/include"
-LACKING_TO_HOST = (
-    "; if C++ or CUDA has it, host code here does not: it has launches, cudaMalloc, cudaMemcpy, "
-    "cudaMemset, cudaFree, malloc, printf, std::cout, torch::empty and the like (doc/any_kernel.md)"
-)
 _LONG = ("begin", "columns", "rows", "row_bytes")
 _SHORT = ("box_columns", "box_rows", "element_bytes", "tf32")
 TENSOR_MAP = np.dtype(  # TileMap in runtime/scheduler.h, in 128 bytes
@@ -196,7 +192,8 @@ class Emulated(Device):
             explained = _explain(str(error), path, rung.source)
             if rung.host and _NOT_THERE.search(explained):
                 said, *_ = explained.splitlines()[0].split("; did you mean")  # of what is here
-                explained = said + LACKING_TO_HOST
+                has = "cudaMalloc, cudaMemcpy, malloc, printf, std::cout, torch::empty and the like"
+                explained = f"{said}; host code here has {has} (doc/any_kernel.md)"
             raise CompileError(explained) from None
 
     def tensor_map(self, array: np.ndarray, box: tuple[int, int], tf32: bool = False) -> np.void:

@@ -107,9 +107,8 @@ def cover(
         if death.stopped and death.progress and _launch_limit(seconds) < seconds:
             return _as_far_as_it_came(rung, death.progress, seconds)
         with distrusted():
-            at = death.progress["next"] if death.progress else {"dims": {}, "dtype": ""}
-            known = {"inputs": NORMAL, **at, "status": "fault", "detail": str(death)}
-            outcome = Outcome(**known)
+            coming = (death.progress or {}).get("next", {"dims": {}, "dtype": "", "inputs": NORMAL})
+            outcome = Outcome(**{**coming, "status": "fault", "detail": str(death)})
         if seen := _watch(request, seconds):  # line, thread and cause: what a reader needs first
             detail = INDENT.join([seen.detail, f"process: {death}"])
             outcome = dataclasses.replace(seen, status="fault", detail=detail)
@@ -252,9 +251,7 @@ class ChildDied(Exception):
     stopped   its time was over
     """
 
-    def __init__(
-        self, message: str, progress: dict[str, Any] | None = None, stopped: bool = False
-    ):
+    def __init__(self, message: str, progress: Any = None, stopped: bool = False):
         super().__init__(message)
         self.progress, self.stopped = progress, stopped
 
@@ -308,8 +305,7 @@ def in_child(task: str, request: Mapping[str, Any], seconds: float) -> dict[str,
         raise ChildDied(
             f"{path.name} was stopped after {seconds:g} s: a loop that does not end, or threads "
             "that wait for each other; 'python -m ladder check' takes --seconds for more time",
-            result,
-            stopped=True,
+            *(result, True),
         )
     if result is None or "next" in result:
         raise ChildDied(_cause_of_death(path.name, child.returncode, said), result)

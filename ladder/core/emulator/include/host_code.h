@@ -44,36 +44,28 @@ auto launch(const char *name, int line, size_t bound, void (*kernel)(P...), dim3
 }
 }  // namespace emulator
 
-#define EXIT_SUCCESS 0
-#define EXIT_FAILURE 1
+enum { EXIT_SUCCESS, EXIT_FAILURE };
+#define exit(CODE) emulator::ask("the host code calls exit", __LINE__)
 #define fprintf(STREAM, ...) printf(__VA_ARGS__)
-struct FILE;
-constexpr FILE *stdout = nullptr, *stderr = nullptr;
-inline int fflush(FILE *) { return 0; }
+#define fflush(STREAM) printf("%s", "")
 extern "C" void *malloc(size_t bytes) noexcept;
 extern "C" void *calloc(size_t count, size_t bytes) noexcept;
 extern "C" void free(void *memory) noexcept;
-[[noreturn]] inline void exit(int, int line = __builtin_LINE()) {
-    emulator::ask("the host code calls exit", line);
-    __builtin_unreachable();
-}
 
 namespace std {
-namespace emulator = ::emulator;  // of std::printf, a macro
+namespace emulator = ::emulator;  // for std::printf, a macro
 using ::abs, ::ceil, ::exp, ::floor, ::log, ::log2, ::max, ::min, ::pow, ::size_t, ::sqrt;
-using ::calloc, ::exit, ::fflush, ::free, ::malloc;
+using ::calloc, ::free, ::malloc;
 
-struct ostream {  // takes text and numbers
-    const ostream &operator<<(const char *text) const { return printf("%s", text), *this; }
-    const ostream &operator<<(char letter) const { return printf("%c", letter), *this; }
+constexpr struct Stream {  // of text and numbers
+    const Stream &operator<<(const char *text) const { return printf("%s", text), *this; }
+    const Stream &operator<<(char *text) const { return *this << (const char *)text; }
+    const Stream &operator<<(char letter) const { return printf("%c", letter), *this; }
+    const Stream &operator<<(double number) const { return printf("%g", number), *this; }
+    const Stream &operator<<(float number) const { return *this << (double)number; }
     template <class T>
-    const ostream &operator<<(T number) const {
-        if (emulator::parameter_kind(&number) == 'f') printf("%g", (double)number);
-        else printf("%lld", (long long)number);
-        return *this;
-    }
-};
-constexpr ostream cout, cerr;
+    const Stream &operator<<(T whole) const { return printf("%lld", (long long)whole), *this; }
+} cout, cerr;
 constexpr const char *endl = "\n";
 
 template <class T>
