@@ -41,8 +41,7 @@ def _run(words: Sequence[str]) -> int:
     options.stdout = sys.stdout
     in_text = getattr(options, "format", "text") in ("text", "github")
     with contextlib.redirect_stdout(sys.stdout if in_text else sys.stderr):  # what kernels print
-        status: int = options.run(options)
-    return status
+        return int(options.run(options))
 
 
 def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
