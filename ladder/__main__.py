@@ -5,6 +5,7 @@ path of your own `.cu` file.
 """
 
 import argparse
+import contextlib
 import importlib
 import sys
 from collections.abc import Sequence
@@ -37,8 +38,10 @@ def _run(words: Sequence[str]) -> int:
     if "" in words:  # a variable of the shell that is not set
         raise LadderError("an argument is empty; give it a value, or leave it out")
     options = _parser(words).parse_args(words)
-    status: int = options.run(options)
-    return status
+    options.stdout = sys.stdout
+    in_text = getattr(options, "format", "text") in ("text", "github")
+    with contextlib.redirect_stdout(sys.stdout if in_text else sys.stderr):  # what kernels print
+        return int(options.run(options))
 
 
 def _parser(words: Sequence[str]) -> argparse.ArgumentParser:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from ladder.core.common.command_line import Parser
 from ladder.core.common.errors import LadderError
+from ladder.core.common.files import read_bytes
 from trainer.files import logs
 from trainer.plots.course import MARKS, SMOOTHED, draw, read_losses, table_of
 from trainer.report import Display, open_console
@@ -53,13 +54,16 @@ def main(argv: Sequence[str]) -> int:
     output = words.output or beside
     if output.suffix not in PICTURES:
         raise LadderError(f"-o {output}: its name must end in {', '.join(PICTURES)}")
+    shared = not words.output and len(logs_of) > 1
+    if shared and output.exists() and b"Kernel Ladder" not in read_bytes(output):  # style.save
+        raise LadderError(f"{output} is none of plot's; choose another, or replace it: -o FILE")
     runs = {name: read_losses(log) for name, log in zip(_names(logs_of), logs_of, strict=True)}
     values = (((name,), history) for name, history in runs.items())
     Display(open_console(), 0).table(*table_of(["run"], values))
     first = next(iter(runs.values())).train
     if len(same := [name for name, run in runs.items() if first and run.train == first]) > 1:
         print(f"{', '.join(same)}: the same training losses at every step; their curves coincide")
-    print(draw(runs, output, words.smooth, words.marks))
+    print("written to", draw(runs, output, words.smooth, words.marks))
     return 0
 
 

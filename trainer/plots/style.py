@@ -47,4 +47,4 @@ def save(figure: Figure, path: Path) -> None:
 
             file.write(charts.svg(figure).encode())
         else:
-            figure.savefig(file, format=path.suffix[1:])
+            figure.savefig(file, format=path.suffix[1:], metadata={"Creator": "Kernel Ladder"})

@@ -271,7 +271,9 @@ class _Adoption:
     def _without_launcher(self, kernel: Declaration, scope: Scope, why: str) -> Steps:
         options, dim = self.options, self.op.dims[0]
         sizes = {f"--grid 'ceil_div({dim}, 256)'": options.grid, "--block 256": options.block}
-        if any(map(_has_dynamic_shared, declarations.needed(self.declared, {kernel.name}))):
+        needed = declarations.needed(self.declared, {kernel.name})
+        declared = (node for one in needed for node in find(one.node, "declaration"))
+        if any({"extern", "__shared__"} <= {*map(text, node.children)} for node in declared):
             sizes["--shared '256 * 4' (bytes of its extern __shared__)"] = options.shared
         if missing := [flag for flag, given in sizes.items() if not given]:
             if len(missing) < len(sizes):
@@ -564,11 +566,6 @@ class _Adoption:
 
 def _words(texts: Iterable[str]) -> set[str]:
     return {word for one in texts for word in WORD.findall(one)}
-
-
-def _has_dynamic_shared(one: Declaration) -> bool:
-    declared = find(one.node, "declaration")
-    return any({"extern", "__shared__"} <= {*map(text, node.children)} for node in declared)
 
 
 def _launch_part(sizes: Sequence[str]) -> str:

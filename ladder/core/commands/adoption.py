@@ -10,6 +10,7 @@ from ladder.core.common.errors import LadderError
 from ladder.core.common.files import atomic_write
 from ladder.core.contract import rung_file
 from ladder.core.contract.ladder import find
+from ladder.core.emulator.host import TARGET
 
 
 def add_to(commands: shared.Commands) -> None:
@@ -64,6 +65,7 @@ def adopt_kernel(options: argparse.Namespace) -> int:
         file.flush()
         try:
             rung = rung_file.parse(Path(file.name), op.kernel)  # what makes no rung is not kept
+            rung.plan(op.shapes[-1], TARGET)
         except LadderError as error:
             raise LadderError(str(error).replace(file.name, options.file)) from None
         if output.exists() and output.read_bytes() != adopted.text.encode():

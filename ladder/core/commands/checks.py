@@ -79,12 +79,9 @@ def add_to(commands: shared.Commands) -> None:
 
 def check_rungs(options: argparse.Namespace) -> int:
     """Compare rungs with the float64 reference; without a rung, all of an op or layer."""
-    if options.coverage:
-        if options.device != Emulated.kind:
-            raise LadderError("--coverage counts on the emulator; add --device emulated")
-    elif options.warp == 64:
-        if options.device != Emulated.kind:
-            raise LadderError("--warp sets the emulator's width; add --device emulated")
+    if (options.coverage or options.warp == 64) and options.device != Emulated.kind:
+        raise LadderError("--coverage and --warp are for the emulator; add --device emulated")
+    if options.warp == 64 and not options.coverage:
         options.device = "emulated:64"
     limited = options.at_most or options.at_least
     if (limited or options.report) and options.rung is None and not options.reference:
@@ -146,11 +143,6 @@ def _ladders(options: argparse.Namespace, output: shared.Output) -> list[Ladder]
         ladder = shared.own_op(options, [options.op] if options.rung is None else [])
         options.rung = options.op
         return [ladder]
-    if options.op.endswith(".cu"):
-        raise LadderError(
-            f"{options.op} is a kernel: name its op before it, such as layernorm.forward, or "
-            "behind it a function of your own that computes the same, --reference ref.py"
-        )
     ladders = shared.matching(options.op)
     if options.rung is None or options.rung.endswith(".cu") or len(ladders) == 1:
         return ladders
@@ -188,20 +180,18 @@ def _check_ladder(
         else:
             yield sandbox.check(name, options.rung, *given), ()
         return
+    named = [ladder.find(options.rung)] if options.rung else []
     if options.coverage:
-        for rung in [ladder.find(options.rung)] if options.rung else ladder.rungs:
+        for rung in named or ladder.rungs:
             if rung.path is not None:
                 counting = Emulated(count_branches=True)
                 report = _check_rung(ladder, rung, counting, dtypes, shapes)
                 yield report, counting.coverage(rung)
         return
     device = open_device(options.device)
-    if options.rung:
-        rungs = [ladder.find(options.rung)]
-    else:
-        rungs = [
-            rung for rung in ladder.on(device) if _for_device(ladder, rung, device, dtypes, output)
-        ]
+    rungs = named or [
+        rung for rung in ladder.on(device) if _for_device(ladder, rung, device, dtypes, output)
+    ]
     compile_ahead(pool, check.runs(ladder, rungs, device, dtypes, shapes))
     for rung in rungs:
         yield _check_rung(ladder, rung, device, dtypes, shapes), ()

@@ -215,6 +215,7 @@ class Output:
 
     def __init__(self, options: argparse.Namespace) -> None:
         self._elements: list[Any] | None = None if options.format == "text" else []
+        self._stdout = options.stdout
         self._render: Render | None = options.renders.get(options.format)
         self._resume = secrets.token_hex(16) if options.format == "github" else ""
         if self._resume:  # what a kernel prints is no command
@@ -235,7 +236,7 @@ class Output:
         if self._resume:
             print(f"::{self._resume}::")
         if self._elements is not None and self._render is not None:
-            print(self._render(self._elements))
+            print(self._render(self._elements), file=self._stdout)
 
 
 class _Screen(Console):

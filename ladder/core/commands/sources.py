@@ -58,7 +58,7 @@ def add_to(commands: shared.Commands) -> None:
 
     parser = commands.add("lint", lint_files)
     parser.add_argument(
-        "files", nargs="*", type=Path, metavar="FILE", help="a .cu file; default: all rungs"
+        "files", nargs="*", help=".cu files; or an op or layer, and rungs of it; default: all rungs"
     )
 
 
@@ -177,7 +177,11 @@ def _lines(text: str) -> int:
 
 def lint_files(options: argparse.Namespace) -> int:
     """The style of rungs: where a file is not as the others are, and what to do."""
-    files = options.files or lint.rung_files()
+    files = [Path(word) for word in options.files if word.endswith(".cu")]
+    if not files:
+        chosen = shared.matching(options.files[0]) if options.files else [*ladders().values()]
+        named = [ladder.find(rung).file for ladder in chosen for rung in options.files[1:]]
+        files = named or lint.rung_files(chosen)
     violations = dict.fromkeys(violation for path in files for violation in lint.lint(path))
     for violation in violations:
         print(violation)

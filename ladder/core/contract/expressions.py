@@ -78,7 +78,7 @@ class Expression:
             why = f"there is no {name}; {hint}"
         except (TypeError, ValueError, ArithmeticError, ExpressionError) as error:
             why = str(error)
-        raise ExpressionError(f"cannot evaluate {self.text!r}: {why}")
+        raise ExpressionError(f"cannot evaluate {self.text.rstrip(',')!r}: {why}")
 
 
 def evaluate_whole(text: str, names: Mapping[str, int]) -> int:
@@ -98,7 +98,7 @@ def parse(text: str, find: Callable[[str], Function] = no_more_functions) -> Exp
     Raises ExpressionError, naming what is not allowed.
     """
     reader = _Reader(find)
-    shown = repr(text) if len(text) <= MOST_CHARACTERS else f"{text[:30]!r}…"
+    shown = repr(text.rstrip(",")) if len(text) <= MOST_CHARACTERS else f"{text[:30]!r}…"
     try:
         if len(text) > MOST_CHARACTERS:
             raise ExpressionError(f"it has {len(text)} characters, and {MOST_CHARACTERS} may be")

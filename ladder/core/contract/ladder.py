@@ -207,6 +207,9 @@ def find(op: str) -> Ladder:
         return known[op]
     if ops := [name for name, ladder in known.items() if ladder.op.layer == op]:
         raise LadderError(f"{op} has the ops {', '.join(ops)}; name one")
+    if op.endswith(SUFFIXES):
+        why = "is a file: name its op first, such as relu.forward, or --reference ref.py after it"
+        raise LadderError(f"{op} {why}" if os.path.exists(op) else f"{op}: no such file")
     near = difflib.get_close_matches(op, known, n=3, cutoff=0.5)
     remedy = f"did you mean {' or '.join(near)}?" if near else "'python -m ladder list' shows them"
     raise LadderError(f"no op is named {op!r}; {remedy}")

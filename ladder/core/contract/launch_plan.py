@@ -240,18 +240,18 @@ def _definition(entry: str) -> _Definition:
 
 def _launch(line: str) -> _LaunchLine:
     match = _match(_LAUNCH, line, "a Launch line must read 'kernel<<<grid, block>>>'")
-    geometry = parse(f"({match[2]},)")
+    geometry = parse(f"{match[2]},")
     return _LaunchLine(match[1], geometry, parse(match[3]) if match[3] else None, line)
 
 
 def _scratch(entry: str) -> _Shaped:
     match = _match(_SCRATCH, entry, "Scratch must read 'float32 name[N, C]'")
-    return _Shaped(match[2], match[1], parse(f"({match[3]},)"), entry)
+    return _Shaped(match[2], match[1], parse(match[3]), entry)
 
 
 def _tile(entry: str) -> _Shaped:
     match = _match(_TILE, entry, "Tiles must read 'argument[rows, columns]'")
-    return _Shaped(match[1], "", parse(f"({match[2]},)"), entry)
+    return _Shaped(match[1], "", parse(match[2]), entry)
 
 
 def _args(entries: Sequence[str]) -> dict[str, str]:

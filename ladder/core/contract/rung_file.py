@@ -266,6 +266,12 @@ def parse(path: Path, kernel: str, id: str | None = None, op: str = "") -> Rung:
     source, host = read_text(path, MOST_BYTES), ""
     if id is None and not op and "// Launch:" not in source:
         source, host = find_host(path, source)
+        if not host:
+            example = f"{[kernel, *_KERNEL.findall(source)][-1]}<<<ceil_div(N, 256), 256>>>"
+            raise LadderError(
+                f'{path} has neither a host function to call, such as extern "C" void solve(...), '
+                f"nor '// {kernel}: its idea' and '// Launch: {example}' (doc/any_kernel.md)"
+            )
     if host:
         keys = {key.lower(): (text,) for key, text in _OF_HOST.findall(source)}
         launch = {"launch": (f"{host}<<<1, 1>>>",)}
@@ -309,7 +315,9 @@ def _read_header(path: Path, lines: list[str]) -> dict[str, tuple[str, ...]]:
             key = entry[1].lower()
             header.setdefault(key, []).append(text[entry.end() :])
         elif entry:
-            raise LadderError(f"{where}: no header line begins with {entry[1]}:; {_near(entry[1])}")
+            near = difflib.get_close_matches(entry[1].capitalize(), KEYS, n=1, cutoff=0.6)
+            hint = f"did you mean {near[0]}:?" if near else f"there are {', '.join(KEYS)}"
+            raise LadderError(f"{where}: no header line begins with {entry[1]}:; {hint}")
         elif text.strip() and (key is None or not re.match(r"\s{2}|\t", text)):
             raise LadderError(
                 f"{where}: begin the line with a key ('// Change: ...'), or indent it further to "
@@ -321,8 +329,3 @@ def _read_header(path: Path, lines: list[str]) -> dict[str, tuple[str, ...]]:
             assert key is not None
             header[key][-1] += " " + text.strip()
     return {key: tuple(values) for key, values in header.items()}
-
-
-def _near(word: str) -> str:
-    near = difflib.get_close_matches(word.capitalize(), KEYS, n=1, cutoff=0.6)
-    return f"did you mean {near[0]}:?" if near else f"there are {', '.join(KEYS)}"

@@ -192,7 +192,8 @@ class Emulated(Device):
             explained = _explain(str(error), path, rung.source)
             if rung.host and _NOT_THERE.search(explained):
                 said, *_ = explained.splitlines()[0].split("; did you mean")  # of what is here
-                explained = f"{said}; host code does not have it here"
+                has = "cudaMalloc, cudaMemcpy, malloc, printf, std::cout, torch::empty and the like"
+                explained = f"{said}; host code here has {has} (doc/any_kernel.md)"
             raise CompileError(explained) from None
 
     def tensor_map(self, array: np.ndarray, box: tuple[int, int], tf32: bool = False) -> np.void:

@@ -4,7 +4,6 @@ import ctypes
 import functools
 import math
 import re
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -283,7 +282,7 @@ class EmulatedKernel:
         """Adds a launch's results to the record; returns its problems."""
         if result.printed_bytes:
             printed = ctypes.string_at(result.printed, result.printed_bytes)
-            sys.stdout.write(printed.decode(errors="replace"))
+            print(printed.decode(errors="replace"), end="", flush=True)  # as host code flushes
         raw = result.problems[: result.problem_count]
         sites = result.sites[: result.site_count]
         events = result.events[: result.event_count]

@@ -7,7 +7,7 @@ more. `python -m ladder lint` prints what they find, one line for each place.
 
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -15,7 +15,7 @@ from pathlib import Path
 from ladder.core.common.errors import LadderError
 from ladder.core.common.files import read_text
 from ladder.core.contract.device_code import INCLUDE
-from ladder.core.contract.ladder import PACKAGE, Ladder, find, find_rung, ladders
+from ladder.core.contract.ladder import PACKAGE, Ladder, find, find_rung
 from ladder.core.contract.rung_file import KEYS, MOST_BYTES, Rung
 from ladder.core.contract.signature import mismatch, parameters
 from ladder.core.emulator.source import without_comments
@@ -50,9 +50,9 @@ Places = Iterator[tuple[int, str]]  # lines, and words of a Violation
 Rule = Callable[[Ladder, Rung], Places]
 
 
-def rung_files() -> list[Path]:
-    """The files of all rungs of the repository."""
-    folders = [PACKAGE / name.replace(".", "/") for name in ladders()]
+def rung_files(of: Iterable[Ladder]) -> list[Path]:
+    """The files of all rungs of some ladders."""
+    folders = [PACKAGE / ladder.op.name.replace(".", "/") for ladder in of]
     return [path for folder in folders for path in sorted(folder.rglob("*.cu"))]
 
 

@@ -88,8 +88,8 @@ class Outcome:
 
     @property
     def label(self) -> str:
-        case = "" if self.inputs == NORMAL else f", {self.inputs}"
-        return f"{format_dims(self.dims)}, {self.dtype}{case}"
+        case = "" if self.inputs == NORMAL else self.inputs
+        return ", ".join(filter(None, (format_dims(self.dims) or "some shape", self.dtype, case)))
 
 
 @dataclass(frozen=True)
@@ -170,9 +170,8 @@ class Report:
         shape = ",".join(f"{name}={size}" for name, size in failure.dims.items())
         call = f" --shape {shape} --dtype {failure.dtype}" if failure.dims else ""
         warp = " --warp 64" if self.device.startswith("emulated, warps of 64") else ""
-        of = f"{self.op} {self.which}"
-        if self.op.endswith(".py"):
-            of = f"{self.which} --reference {self.op}"
+        own = f"{self.which} --reference {self.op}"
+        of = own if self.op.endswith(".py") else f"{self.op} {self.which}"
         return f"{of}{call}{warp}"
 
 

@@ -41,7 +41,7 @@ from ladder.core.emulator.report import Access, LineCount, Timeline
 from ladder.core.emulator.report import Report as Seen
 from ladder.core.verify.check import Outcome, Report
 from ladder.core.verify.check import check as check_here
-from ladder.core.verify.inputs import run_on
+from ladder.core.verify.inputs import NORMAL, run_on
 from ladder.core.verify.reference_file import open_ladder
 from ladder.core.verify.tolerance import INDENT
 from ladder.core.verify.variants import watching
@@ -104,9 +104,11 @@ def cover(
             raise
         return Report(ladder.op.name, rung.label, device, (seen,)), []
     except ChildDied as death:
-        if death.progress and _launch_limit(seconds) < seconds:
+        if death.stopped and death.progress and _launch_limit(seconds) < seconds:
             return _as_far_as_it_came(rung, death.progress, seconds)
-        outcome = Outcome({}, "", "normal", "fault", str(death))
+        with distrusted():
+            coming = (death.progress or {}).get("next", {"dims": {}, "dtype": "", "inputs": NORMAL})
+            outcome = Outcome(**{**coming, "status": "fault", "detail": str(death)})
         if seen := _watch(request, seconds):  # line, thread and cause: what a reader needs first
             detail = INDENT.join([seen.detail, f"process: {death}"])
             outcome = dataclasses.replace(seen, status="fault", detail=detail)
@@ -245,12 +247,13 @@ def as_file(kernel: str | Path) -> Iterator[Path]:
 class ChildDied(Exception):
     """The child process ended without an answer; the message says how and what that means.
 
-    progress  where its time was over on the emulator, the report so far, with what came `next`
+    progress  of a check on the emulator, the report so far, with what came `next`
+    stopped   its time was over
     """
 
-    def __init__(self, message: str, progress: dict[str, Any] | None = None):
+    def __init__(self, message: str, progress: Any = None, stopped: bool = False):
         super().__init__(message)
-        self.progress = progress
+        self.progress, self.stopped = progress, stopped
 
 
 def in_child(task: str, request: Mapping[str, Any], seconds: float) -> dict[str, Any]:
@@ -302,10 +305,10 @@ def in_child(task: str, request: Mapping[str, Any], seconds: float) -> dict[str,
         raise ChildDied(
             f"{path.name} was stopped after {seconds:g} s: a loop that does not end, or threads "
             "that wait for each other; 'python -m ladder check' takes --seconds for more time",
-            result,
+            *(result, True),
         )
     if result is None or "next" in result:
-        raise ChildDied(_cause_of_death(path.name, child.returncode, said))
+        raise ChildDied(_cause_of_death(path.name, child.returncode, said), result)
     if "error" in result:
         raise LadderError(result["error"])
     return result

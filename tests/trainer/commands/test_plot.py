@@ -47,11 +47,20 @@ def test_several_runs_are_drawn_into_one_picture_and_compared(tmp_path, monkeypa
         ["low", "2", "4.2500", "4.2500", "2", "5.00", "200,000"],
         ["high", "3", "4.1250", "4.1250", "3", "5.00", "200,000"],
     ]
-    assert lines[-1] == "runs.png"
+    assert lines[-1].endswith(" runs.png")
     for run in made:
         (run / "config.json").write_text('{"device": "emulated"}')
     main([*map(str, made)])
     assert not drawn["low"].ms and "ms/step" not in capsys.readouterr().out
+
+
+def test_a_picture_that_plot_did_not_draw_is_kept(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    made = [str(make_run(tmp_path / name, [4.5, 4.25])) for name in ("one", "two")]
+    assert main(made) == main(made) == 0
+    (tmp_path / "runs.png").write_bytes(b"a photo")
+    with pytest.raises(LadderError, match=r"runs\.png .*-o"):
+        main(made)
 
 
 def test_two_rungs_that_learn_the_same_are_told_apart_by_width_difference_and_time(

@@ -44,8 +44,29 @@ auto launch(const char *name, int line, size_t bound, void (*kernel)(P...), dim3
 }
 }  // namespace emulator
 
+enum { EXIT_SUCCESS, EXIT_FAILURE };
+#define exit(CODE) emulator::ask("the host code calls exit", __LINE__)
+#define fprintf(STREAM, ...) printf(__VA_ARGS__)
+#define fflush(STREAM) printf("%s", "")
+extern "C" void *malloc(size_t bytes) noexcept;
+extern "C" void *calloc(size_t count, size_t bytes) noexcept;
+extern "C" void free(void *memory) noexcept;
+
 namespace std {
+namespace emulator = ::emulator;  // for std::printf, a macro
 using ::abs, ::ceil, ::exp, ::floor, ::log, ::log2, ::max, ::min, ::pow, ::size_t, ::sqrt;
+using ::calloc, ::free, ::malloc;
+
+constexpr struct Stream {  // of text and numbers
+    const Stream &operator<<(const char *text) const { return printf("%s", text), *this; }
+    const Stream &operator<<(char *text) const { return *this << (const char *)text; }
+    const Stream &operator<<(char letter) const { return printf("%c", letter), *this; }
+    const Stream &operator<<(double number) const { return printf("%g", number), *this; }
+    const Stream &operator<<(float number) const { return *this << (double)number; }
+    template <class T>
+    const Stream &operator<<(T whole) const { return printf("%lld", (long long)whole), *this; }
+} cout, cerr;
+constexpr const char *endl = "\n";
 
 template <class T>
 struct vector {  // of tensors or sizes: a few

@@ -119,7 +119,7 @@ def test_the_emulator_has_the_features_of_every_generation(read):
         ("EACH = 4;", "EACH;", r"\bDefine .*'NAME = expression; NAME = expression': EACH$"),
         ("EACH = 4;", "EACH = __import__('os');", "__import__"),
         ("<<<BLOCKS, 256, 16>>>", "<<BLOCKS, 256>>", r"\bLaunch .*'kernel<<<grid, block>>>'"),
-        ("<<<BLOCKS, 256, 16>>>", "<<<BLOCKS, (256>>>", r"'\(BLOCKS, \(256,\)'"),
+        ("<<<BLOCKS, 256, 16>>>", "<<<BLOCKS, (256>>>", r"'BLOCKS, \(256'"),
         ("N % 4 == 0", "N % 4 = 0", "'N % 4 = 0'"),
         ("float32 sums", "double sums", r"\bScratch .*'float32 name\[N, C\]': double sums"),
         ("// Tiles: ", "// Prefetch: a\n// Tiles: ", r"\bPrefetch .*\bLaunch\b"),

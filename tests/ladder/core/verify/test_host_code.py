@@ -1,5 +1,6 @@
 """Answers with host code: they run as they are, mistakes have lines, and the unknown has a name."""
 
+import json
 import re
 from pathlib import Path
 
@@ -16,7 +17,7 @@ CENTERED = """import numpy as np
 def centered(A: "N") -> {"B": "N"}:
     return A - A.mean()
 """
-SOLVE = """#include <stdio.h>
+SOLVE = """#include <iostream>
 #include <limits>
 __global__ void add_up(const float* from, float* sum, int n) {
     __shared__ float part[256];
@@ -37,13 +38,14 @@ __global__ void subtract(const float* from, const float* sum, float* to, int n) 
 }
 // A and B are on the GPU: k<<<grid, block>>> launches
 extern "C" void solve(const float* A, float* B, int N) {
-    float* sum;
+    float *sum, *old = (float*)calloc(N, 4);
     constexpr int threads = 256;
     cudaMalloc((void**)&sum, sizeof(float));
     cudaMemset(sum, 0, sizeof(float));
     add_up<<<1, threads>>>(A, sum, N);
     subtract<threads><<<dim3((N + threads - 1) / threads), threads>>>(A, sum, B, N);
-    if (cudaGetLastError() == cudaSuccess) printf("%d\\n", N);
+    if (cudaGetLastError() == cudaSuccess) std::printf("%d\\n", N);
+    std::cout << "freed " << 1.5f << std::endl, free(old);
     cudaFree(sum);
 }
 """
@@ -73,7 +75,7 @@ def test_several_launches_with_memory_between_them(written):
         ("(N + threads - 1) / threads", "N / threads", "", r"mine.cu:27: .* \(0, 1, 1\)"),
         ("    cudaMemset(sum, 0, sizeof(float));\n", "", "", r"B\[0\] is nan"),
         ("<<<1, threads>>>(A", "<<<1, threads>>>(&h", "", "mine.cu:26: .* pointer"),
-        ("    cudaFree(sum);\n", "    cudaFree(sum);\n" * 2, "", "mine.cu:30: cudaFree "),
+        ("    cudaFree(sum);\n", "    cudaFree(sum);\n" * 2, "", "mine.cu:31: cudaFree "),
         ("    subtract<", "    cudaFree(sum);\n subtract<", "", "mine.cu:28: .* pointer"),
         (
             "    subtract<",
@@ -81,11 +83,12 @@ def test_several_launches_with_memory_between_them(written):
             "",
             ":27: ",
         ),
+        ("    cudaFree(sum);\n", 'fprintf(stderr, "x");\nexit(EXIT_FAILURE);\n', "", ":31: .*exit"),
         ("void add_up", "void __launch_bounds__(128) add_up", "", "mine.cu:26: .* add_up .*128"),
     ],
 )
 def test_what_a_launch_does_wrong_has_a_line(written, old, new, kind, names):
-    text = replaced(SOLVE, old, new).replace("float* sum;\n    c", "float *sum, h = 0;\n    c")
+    text = replaced(SOLVE, old, new).replace("float *sum,", "float *sum, h = 0,")
     report = sandbox.check(written("ref.py", CENTERED), written("mine.cu", text), shapes=FEW)
     (failure, *_) = report.failures
     assert {problem[0] for problem in failure.problems} == {kind} - {""}, report
@@ -119,9 +122,9 @@ def test_a_python_file_is_read_and_its_lines_are_named(written):
 @pytest.mark.parametrize(
     ("old", "new", "names"),
     [
-        ("cudaFree(sum);", "cudaStreamCreate(0);", "mine.cu:29:5: .*cudaStreamCreate"),
-        ("<stdio.h>", "<cublas_v2.h>", "mine.cu:1:10: .*cublas_v2.h"),
-        ("cudaFree(sum);", "torch::relu(sum);", "mine.cu:29:12: .*relu.*torch"),
+        ("cudaFree(sum);", "cudaStreamCreate(0);", "mine.cu:30:5: .*cudaStreamCreate"),
+        ("<iostream>", "<cublas_v2.h>", "mine.cu:1:10: .*cublas_v2.h"),
+        ("cudaFree(sum);", "torch::relu(sum);", "mine.cu:30:12: .*relu.*torch"),
         ("int N)", "int count)", "solve .*'int count'.* ref.py "),
     ],
 )
@@ -153,3 +156,5 @@ def test_counts_go_by_the_kernels_names(written, capsys):
     limit = [*on, "--at-most", "sectors of A=9"]
     assert main(["check", str(path), "--reference", str(ref), *limit]) == 2
     assert re.search(" A .* from, part, sum, to$", capsys.readouterr().err)
+    assert main(["check", str(path), "--reference", str(ref), "--format", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)[0]["passed"]

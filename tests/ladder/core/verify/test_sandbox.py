@@ -46,7 +46,8 @@ def test_a_loop_without_end_is_stopped(device_name):
     start = time.monotonic()
     report = check(source, device_name, seconds=3)
     (outcome,) = report.outcomes
-    assert (outcome.status, outcome.dims) == ("fault", {})
+    assert outcome.status == "fault"
+    assert outcome.dims == ({"N": 2, "C": 33} if device_name == "emulated" else {})
     assert re.search(r"kernel\.cu .* 3 s.* --seconds", outcome.detail)
     assert time.monotonic() - start < 30
 
