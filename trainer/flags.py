@@ -464,7 +464,7 @@ class DeviceChoice:
 
     @property
     def real(self) -> np.dtype:
-        return _real(self.dtype)
+        return DTYPES[SHORT[self.dtype]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -483,7 +483,7 @@ class ComputeConfig:
 
     @property
     def real(self) -> np.dtype:
-        return _real(self.dtype)
+        return DTYPES[SHORT[self.dtype]]
 
     @property
     def program_options(self) -> dict[str, Any]:
@@ -572,11 +572,6 @@ class TrainConfig(StepConfig, SampleConfig):
     def accumulation(self) -> int:
         """Micro-batches of an optimizer step on each rank."""
         return self.total_tokens // (self.batch * self.sequence * self.ranks)
-
-
-def _real(dtype: str) -> np.dtype:
-    real: np.dtype = DTYPES[SHORT[dtype]]
-    return real
 
 
 Config = TypeVar("Config", bound=ComputeConfig)
