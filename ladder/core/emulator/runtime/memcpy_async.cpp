@@ -86,7 +86,11 @@ void emulator_barrier_wait(void *address, uint64_t token) {
 
 void emulator_barrier_wait_parity(void *address, BarrierKind kind, int parity) {
     Worker &worker = *this_worker;
-    worker.wait(worker.find_mbarrier(address, -1, CALLER, kind), parity, 0, CALLER);
+    Mbarrier &barrier = worker.find_mbarrier(address, -1, CALLER, kind);
+    if (parity != 0 && parity != 1)
+        worker.refuse(BARRIER_MISUSE, CALLER, "waits at %s for parity %d, which is not 0 or 1",
+                      worker.title_of(barrier).c_str(), parity);
+    worker.wait(barrier, parity, 0, CALLER);
 }
 
 void emulator_pipeline_quit(void *stages, int count) {
