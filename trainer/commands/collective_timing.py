@@ -101,19 +101,18 @@ def time_without_collectives(job: Job, engine: Engine, group: Group) -> list[flo
     assert job.peers is not None
     let_go(engine)
     job.peers.close()
-    quiet = dataclasses.replace(job, peers=Silent())
-    engine = quiet.engine()
-    times = group.collect("a step without exchange", time_steps(quiet, engine, group, 1))
-    let_go(engine)
-    return times
+    return _times_of(dataclasses.replace(job, peers=Silent()), group, "a step without exchange")
 
 
 def time_alone(job: Job, group: Group) -> list[float]:
     """Of each rank, the milliseconds of the step of a process that trains alone, all at the same
     time: GPUs of one kind differ in their clock, and a group cannot be faster than its slowest."""
-    alone = job.alone()
-    engine = alone.engine()
-    times = group.collect("a step alone", time_steps(alone, engine, group, 1))
+    return _times_of(job.alone(), group, "a step alone")
+
+
+def _times_of(job: Job, group: Group, what: str) -> list[float]:
+    engine = job.engine()
+    times = group.collect(what, time_steps(job, engine, group, 1))
     let_go(engine)
     return times
 
