@@ -33,8 +33,9 @@ from trainer.data.tokenizers import Tokenizer
 from trainer.engine.engine import Engine, watch_of
 from trainer.engine.generation import Predictor, encode_prompt
 from trainer.engine.kernel_settings import KernelSettings, resolve_kernels
-from trainer.engine.kernels import Kernels, choose, follow
+from trainer.engine.kernels import Kernels, choose
 from trainer.engine.memory import refuse_what_does_not_fit
+from trainer.engine.rung_choice import as_recorded
 from trainer.engine.scoring import note_on_length
 from trainer.engine.steps import Steps, note_on_warmup
 from trainer.files import checkpoint, kept_model, resume, trackers, weights
@@ -76,7 +77,9 @@ class Machine:
             kernels = choose(self.wanted, self.device, build_fused, before, group.working)
             group.share("the kernels", kernels.record())
         else:
-            kernels = follow(group.share("the kernels"), self.wanted, build_fused)
+            chosen = group.share("the kernels")
+            program, choices = build_fused(chosen["fusions"]), as_recorded(chosen)
+            kernels = Kernels(program, choices, self.wanted, [])
         group.progress(None)
         return kernels
 
