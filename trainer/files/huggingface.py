@@ -101,11 +101,8 @@ def export_huggingface(
     }
     with atomic_write(directory / WEIGHTS) as weights:
         write_tensors(weights, tensors, about)
-    for name, content in (
-        ("generation_config.json", {"do_sample": True, **ends}),
-        ("config.json", settings),
-    ):
-        write_json(directory / name, content, indent=2)
+    write_json(directory / "generation_config.json", {"do_sample": True, **ends}, indent=2)
+    write_json(directory / "config.json", settings, indent=2)
 
 
 def tokenizer_of(folder: Path) -> str | None:
