@@ -66,7 +66,7 @@ def main(argv: Sequence[str]) -> int:
     words = vars(parser.parse_args(argv))
     asked = words.pop("modes")
     flags = Flags(**words)
-    if not torch_gpt2.is_installed():
+    if torch_gpt2.torch is None:
         raise LadderError(f"PyTorch is not installed; {install('torch')} adds it")
     if flags.value("steps") < WARM_UP + 2:
         raise LadderError(f"-x must be {WARM_UP + 2} or more: the first {WARM_UP} warm up")

@@ -27,10 +27,6 @@ WARM_UP = 3  # steps that set libraries up, compile, and fill the memory pool of
 Weights = Mapping[str, Any]
 
 
-def is_installed() -> bool:
-    return torch is not None
-
-
 def logits_of(w: Weights, tokens: Any, heads: int) -> Any:
     """(B, T, V) logits for tokens (B, T), where wte is (V, C)."""
     B, T = tokens.shape
