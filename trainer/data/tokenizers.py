@@ -18,8 +18,8 @@ import numpy as np
 from ladder.core.common.errors import LadderError
 from ladder.core.common.files import read_json, read_text, write_json
 from trainer.data import download
+from trainer.flags import TOKENIZERS
 
-NAMES = ("gpt2", "bytes", "chars")
 CHARS_VOCABULARY = "chars_vocabulary.json"  # in the folder of a text
 OWN_CHARS = "chars:"  # and the folder of a text of one's own
 END_OF_TEXT = "<|endoftext|>"
@@ -204,4 +204,4 @@ def get_tokenizer(name: str, data_dir: str | Path, model: Path | None = None) ->
             f"the characters of {folder!r} are not in the data directory {data_dir}; name the one "
             "where the text was prepared by --data-dir"
         )
-    raise LadderError(f"there is no tokenizer {name!r}; choose one of {', '.join(NAMES)}")
+    raise LadderError(f"there is no tokenizer {name!r}; choose one of {', '.join(TOKENIZERS)}")
