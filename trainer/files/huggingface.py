@@ -24,7 +24,7 @@ from ladder.core.common.files import atomic_write, read_json, write_json
 from trainer.data.download import DownloadError, probe
 from trainer.data.tokenizers import Tokenizer
 from trainer.files.tensor_file import Pieces, TensorFile, check_finite, write_tensors
-from trainer.model.model_config import HuggingFaceFormat, ModelConfig, format_in, padded
+from trainer.model.model_config import HuggingFaceFormat, ModelConfig, Pretrained, format_in, padded
 from trainer.model.registry import MODELS, SIZES
 
 WEIGHTS = "model.safetensors"
@@ -35,8 +35,8 @@ WRAPPERS = r"(?:(?<=\.)|^)(_orig_mod|module|_\w+_wrapped_module)\."
 def load_huggingface(source: str | Path, data_dir: str | Path) -> tuple[ModelConfig, Pieces]:
     """Open a model's weights; returns its config and its parameters, piece by piece.
 
-    source    a .safetensors file, a folder with model.safetensors, or the name of a model on the
-              Hugging Face Hub: "gpt2" ... "gpt2-xl", "owner/name"
+    source    a .safetensors file, a folder with model.safetensors, or the name of a model that is
+              pretrained: "gpt2" ... "gpt2-xl"
     data_dir  searched first for a model that is given by name: <data_dir>/gpt2/model.safetensors
 
     A piece is (name, layer, array): a slice (out, in) or (C,) of a stacked parameter, or a whole
@@ -250,40 +250,29 @@ def _guess_config(file: TensorFile) -> ModelConfig:
 
 def _find(source: str, data_dir: Path) -> Path:
     """The .safetensors file of `source`; by name first in data_dir, then from the Hub."""
+    if (size := SIZES.get(source)) and size.pretrained:
+        local = data_dir / source / WEIGHTS
+        return local if local.exists() else _checked(_download(size.pretrained), size.pretrained)
     path = Path(source)
-    pretrained = {name: size.pretrained for name, size in SIZES.items() if size.pretrained}
-    if source not in pretrained:
-        if path.suffix == ".safetensors":
-            return path
-        if path.is_dir():
-            if not (path / WEIGHTS).exists():
-                raise LadderError(
-                    f"{path}: this folder holds no checkpoint and no {WEIGHTS}; a run leaves its "
-                    "model at its end"
-                )
-            return path / WEIGHTS
-        if not re.fullmatch(r"[\w.-]+/[\w.-]+", source):
-            raise LadderError(
-                f"no weights {source!r}: give a .safetensors file, a folder that holds {WEIGHTS}, "
-                f"{', '.join(pretrained)}, or owner/name of a model on the Hugging Face Hub"
-            )
-    local = data_dir / source / WEIGHTS
-    if local.exists():
-        return local
-    if known := pretrained.get(source):
-        return _checked(_download(known.repository, known.revision), known.sha256)
-    return _checked(_download(source))
+    if not path.is_dir():
+        return path
+    if not (path / WEIGHTS).exists():
+        raise LadderError(
+            f"{path}: this folder holds no checkpoint and no {WEIGHTS}; a run leaves its model at "
+            "its end"
+        )
+    return path / WEIGHTS
 
 
-def _checked(path: Path, sha256: str = "") -> Path:
+def _checked(path: Path, known: Pretrained) -> Path:
     """A file in the Hub's local cache, once its content is seen to have a SHA-256.
 
-    Where none is given, it is the one that the Hub reported when the file was fetched, by which
+    Where none is known, it is the one that the Hub reported when the file was fetched, by which
     the cache names what `path` links to.
     """
     import pooch
 
-    expected = sha256 or os.path.basename(os.path.realpath(path))
+    expected = known.sha256 or os.path.basename(os.path.realpath(path))
     if re.fullmatch("[0-9a-f]{64}", expected) and pooch.file_hash(str(path)) != expected:
         raise LadderError(
             f"{path} does not have the sha256 {expected}; delete it, and it is fetched again"
@@ -291,13 +280,14 @@ def _checked(path: Path, sha256: str = "") -> Path:
     return path
 
 
-def _download(repository: str, revision: str | None = None) -> Path:
+def _download(known: Pretrained) -> Path:
     """The Hub's file in its local cache, downloaded if it is missing (with a progress bar)."""
     import huggingface_hub  # takes a quarter of a second, and few runs need it
     from huggingface_hub import constants
 
+    repository = known.repository
     fetch = functools.partial(
-        huggingface_hub.hf_hub_download, repository, revision=revision, etag_timeout=5
+        huggingface_hub.hf_hub_download, repository, revision=known.revision, etag_timeout=5
     )
     with suppress(OSError):  # LocalEntryNotFoundError: not in the cache
         fetch("config.json", local_files_only=True)
