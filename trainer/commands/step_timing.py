@@ -34,7 +34,6 @@ from ladder.core.measure.roofline import Roof, copy_bandwidth, matrix_rate, meas
 from reference import adamw
 from trainer.commands.doctor import processor_name
 from trainer.commands.parser import build_parser
-from trainer.data.datasets import data_directory
 from trainer.data.token_files import TokenLoader
 from trainer.engine.engine import Engine
 from trainer.engine.kernels import Kernels
@@ -99,7 +98,7 @@ class Job:
         speaks against the measurement, that is said."""
         pieces: Pieces
         if self.trained is not None:
-            pieces = weights.open_file(self.trained[0], data_directory(None)).pieces
+            pieces = weights.open_file(self.trained[0]).pieces
         else:
             drawn = initial_parameters(self.shape, seed=0, equal_layers=True)
             pieces = ((name, None, tensor) for name, tensor in drawn)
@@ -213,7 +212,7 @@ def open_job(flags: Flags, command: str, needs_gpu: bool = False, group: Group =
     if model in SIZES:
         shape = SIZES[model].config
     else:
-        opened = weights.open_file(path := Path(model), data_directory(None))
+        opened = weights.open_file(path := Path(model))
         shape, trained = opened.shape, (path, opened.source)
         text = text or weights.settings_of(path).get("train_data")
     config = resolve_step(flags, machine.choice, shape.context)

@@ -32,19 +32,21 @@ WEIGHTS = "model.safetensors"
 WRAPPERS = r"(?:(?<=\.)|^)(_orig_mod|module|_\w+_wrapped_module)\."
 
 
-def load_huggingface(source: str | Path, data_dir: str | Path) -> tuple[ModelConfig, Pieces]:
-    """Open a model's weights; returns its config and its parameters, piece by piece.
-
-    source    a .safetensors file, a folder with model.safetensors, or the name of a model that is
-              pretrained: "gpt2" ... "gpt2-xl"
-    data_dir  searched first for a model that is given by name: <data_dir>/gpt2/model.safetensors
+def load_huggingface(path: Path) -> tuple[ModelConfig, Pieces]:
+    """Open the weights in a .safetensors file or in a folder with model.safetensors; returns the
+    model's config and its parameters, piece by piece.
 
     A piece is (name, layer, array): a slice (out, in) or (C,) of a stacked parameter, or a whole
-    one with layer None; the vocabulary comes padded. Raises DownloadError, and LadderError for
-    weights that are damaged or not those of a known model: at once for names, shapes and types; for
-    NaN when it is met.
+    one with layer None; the vocabulary comes padded. Raises LadderError for weights that are
+    damaged or not those of a known model: at once for names, shapes and types; for NaN when it is
+    met.
     """
-    file = TensorFile(_find(str(source), Path(data_dir)))
+    if path.is_dir() and not (path / WEIGHTS).exists():
+        raise LadderError(
+            f"{path}: this folder holds no checkpoint and no {WEIGHTS}; a run leaves its model at "
+            "its end"
+        )
+    file = TensorFile(path / WEIGHTS if path.is_dir() else path)
     config_path = file.path.with_name("config.json")
     if not config_path.exists():
         config = _guess_config(file)
@@ -248,20 +250,13 @@ def _guess_config(file: TensorFile) -> ModelConfig:
     )
 
 
-def _find(source: str, data_dir: Path) -> Path:
-    """The .safetensors file of `source`; by name first in data_dir, then from the Hub."""
-    if (size := SIZES.get(source)) and size.pretrained:
-        local = data_dir / source / WEIGHTS
-        return local if local.exists() else _checked(_download(size.pretrained), size.pretrained)
-    path = Path(source)
-    if not path.is_dir():
-        return path
-    if not (path / WEIGHTS).exists():
-        raise LadderError(
-            f"{path}: this folder holds no checkpoint and no {WEIGHTS}; a run leaves its model at "
-            "its end"
-        )
-    return path / WEIGHTS
+def find_pretrained(name: str, data_dir: Path) -> Path:
+    """The weights of a model that has some: those in data_dir, <data_dir>/gpt2/model.safetensors,
+    or those of the Hub. Raises DownloadError."""
+    known = SIZES[name].pretrained
+    assert known is not None
+    local = data_dir / name / WEIGHTS
+    return local if local.exists() else _checked(_download(known), known)
 
 
 def _checked(path: Path, known: Pretrained) -> Path:

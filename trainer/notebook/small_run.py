@@ -44,7 +44,7 @@ class Run:
 
     def __init__(self, flags: Flags, shape: ModelConfig, kernels: Mapping[str, int | str]):
         machine, data_dir = open_machine(flags), data_directory(flags.data_dir)
-        data = open_data(flags, data_dir, flags.tokenizer or weights.tokenizer_of("gpt2"))
+        data = open_data(flags, data_dir, flags.tokenizer or "gpt2")
         if data.tokenizer is None:
             raise LadderError(f"the tokenizer {data.tokenizer_name} is not available")
         self.source = data.note or data.name

@@ -22,7 +22,7 @@ def arrays(model):
 
 
 def opened(folder, tmp_path):
-    return weights.open_file(folder, tmp_path)
+    return weights.open_file(folder)
 
 
 def test_a_run_leaves_the_model_that_its_checkpoint_would_hold(tmp_path):
