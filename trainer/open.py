@@ -143,14 +143,6 @@ def of_newest_run(flags: Flags) -> Flags:
     return replace(flags, model=str(runs[0]))
 
 
-def open_weights(flags: Flags) -> tuple[weights.Model, Tokenizer]:
-    """The model that -e names, and its tokenizer. Raises LadderError where they do not match."""
-    name, data_dir = flags.value("model"), data_directory(flags.data_dir)
-    return weights.open_with_tokenizer(
-        name, flags.tokenizer, seed=flags.value("seed"), data_dir=data_dir
-    )
-
-
 @dataclass
 class Run:
     """All parts of a training run.

@@ -29,7 +29,7 @@ from trainer.engine.scoring import Score, evaluate, in_groups, note_on_length
 from trainer.files import weights
 from trainer.flags import Flags, resolve_sequence
 from trainer.model.program import Program
-from trainer.open import Machine, builder, of_newest_run, open_machine, open_weights
+from trainer.open import Machine, builder, of_newest_run, open_machine
 from trainer.report import Display, open_console
 
 LOSS, SPLITS = "loss", ("train", "val")
@@ -41,7 +41,7 @@ def main(argv: Sequence[str]) -> int:
     flags = of_newest_run(flags)
     data_dir = data_directory(flags.data_dir)
     machine = open_machine(flags)
-    model, tokenizer = open_weights(flags)
+    model, tokenizer = weights.open_with_tokenizer(flags)
     source = flags.value("model")
     weights.refuse_random(source, model)
     B = flags.batch or (64 if machine.choice.gpu else 4)

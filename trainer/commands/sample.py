@@ -23,7 +23,7 @@ from trainer.model import decoding
 from trainer.model.calls import Call
 from trainer.model.fusion import FUSIONS
 from trainer.model.program import Program
-from trainer.open import Build, Machine, of_newest_run, open_machine, open_weights
+from trainer.open import Build, Machine, of_newest_run, open_machine
 from trainer.report import printable
 
 SETTINGS = (  # the flags of a run that matter to a text
@@ -94,7 +94,7 @@ def open_generator(
     any_prompt  one at a time, which are not known yet and may fill the context
     """
     machine = open_machine(flags)
-    model, tokenizer = open_weights(flags)
+    model, tokenizer = weights.open_with_tokenizer(flags)
     data_dir = str(data_directory(flags.data_dir))
     config = resolve_sample(flags, machine.choice, tokenizer.name, data_dir)
     weights.refuse_random(config.model, model)

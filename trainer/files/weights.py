@@ -9,11 +9,11 @@ from typing import Any, get_type_hints
 from ladder.core.common.command_line import did_you_mean
 from ladder.core.common.errors import LadderError
 from ladder.core.common.files import read_json
-from trainer.data.download import DownloadError
+from trainer.data.download import DownloadError, data_directory
 from trainer.data.tokenizers import Tokenizer, get_tokenizer
 from trainer.files import checkpoint, huggingface, kept_model, llmc_files
 from trainer.files.tensor_file import Pieces, check_finite
-from trainer.flags import TrainConfig
+from trainer.flags import Flags, TrainConfig
 from trainer.model.model_config import ModelConfig, padded
 from trainer.model.program import initial_parameters
 from trainer.model.registry import MODELS, SIZES
@@ -59,13 +59,13 @@ def open_model(name: str, *, vocab: int, seed: int, data_dir: Path) -> Model:
     return Model(*huggingface.load_huggingface(file), f"pretrained {name}")
 
 
-def open_with_tokenizer(
-    name: str, tokenizer: str | None, *, seed: int, data_dir: Path
-) -> tuple[Model, Tokenizer]:
+def open_with_tokenizer(flags: Flags) -> tuple[Model, Tokenizer]:
     """The model that `-e NAME` means, and the tokenizer that `--tokenizer` or else the model names.
 
     Raises LadderError where the two do not belong together.
     """
+    name, tokenizer = flags.value("model"), flags.tokenizer
+    seed, data_dir = flags.value("seed"), data_directory(flags.data_dir)
     # A file that is no model says so before a tokenizer's vocabulary is downloaded for it.
     opened = None if name in SIZES else open_file(Path(name))
     chosen = get_tokenizer(tokenizer or tokenizer_of(name), data_dir, _newest(Path(name))[0])
