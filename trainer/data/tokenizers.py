@@ -97,8 +97,7 @@ class GPT2Tokenizer(Tokenizer):
         return np.append(np.uint16(self.eot), tokens.astype(np.uint16))
 
     def token_bytes(self, i: int) -> bytes:
-        token: bytes = self._encoding.decode_single_token_bytes(int(i))
-        return token
+        return bytes(self._encoding.decode_single_token_bytes(int(i)))
 
 
 def printable_bytes() -> dict[str, int]:

@@ -81,8 +81,7 @@ def measured_climb() -> dict[str, Any]:
     paths = sorted(step_timing.FOLDER.glob("*-climb-gpt2-*.json"))
     if not paths:
         raise LadderError("no climb has been measured yet: `make climb`, on a machine with a GPU")
-    climb: dict[str, Any] = read_json(paths[0])
-    return climb
+    return dict(read_json(paths[0]))
 
 
 def savings(climb: Mapping[str, Any], exact: bool = True) -> list[Saving]:

@@ -135,8 +135,7 @@ class Run:
 
 def _log(p: np.ndarray) -> np.ndarray:
     """log p, and 0 where p is 0, so that such a token adds nothing to a mean."""
-    logarithms: np.ndarray = np.log(p, out=np.zeros_like(p), where=p > 0)
-    return logarithms
+    return np.asarray(np.log(p, out=np.zeros_like(p), where=p > 0))
 
 
 def start(
