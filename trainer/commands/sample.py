@@ -12,7 +12,6 @@ import numpy as np
 from ladder.core.common import files
 from ladder.core.common.errors import LadderError
 from trainer.commands.parser import TRAINED, build_parser
-from trainer.data.datasets import data_directory
 from trainer.data.tokenizers import Tokenizer
 from trainer.engine.engine import Engine
 from trainer.engine.generation import Generator, decode_stream, encode_prompt, prefill_length
@@ -95,8 +94,7 @@ def open_generator(
     """
     machine = open_machine(flags)
     model, tokenizer = weights.open_with_tokenizer(flags)
-    data_dir = str(data_directory(flags.data_dir))
-    config = resolve_sample(flags, machine.choice, tokenizer.name, data_dir)
+    config = resolve_sample(flags, machine.choice)
     weights.refuse_random(config.model, model)
     ids = [encode_prompt(tokenizer, p) for p in ([config.prompt] if prompts is None else prompts)]
     if any_prompt:
