@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -45,10 +45,6 @@ class Tokenizer(ABC):
         """Its tokens (n,), uint16, with `eot` before them."""
         begin = [] if self.eot is None else [self.eot]
         return np.array(begin + self.encode(text), np.uint16)
-
-    def decode(self, ids: Iterable[int]) -> str:
-        """A sequence cut within a character shows a replacement character there."""
-        return b"".join(map(self.token_bytes, ids)).decode("utf-8", errors="replace")
 
 
 class GPT2Tokenizer(Tokenizer):
