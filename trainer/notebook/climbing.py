@@ -203,14 +203,10 @@ def _sectors(op: str, kernel: str, dims: tuple[tuple[str, int], ...]) -> int:
     return sum(line.sectors for line in report.lines)
 
 
-def count(run: Run) -> list[OpCount]:
-    """The sectors that a step of a run asks for, by op, the most first."""
-    return count_step(run.program.training_step, run.engine.rungs)
-
-
 def sectors(run: Run) -> list[OpCount]:
-    """The same, and a picture of it: in front of the sectors, the least possible."""
-    rows = count(run)
+    """The sectors that a step of a run asks for, by op, the most first, and a picture of them: in
+    front, the least possible."""
+    rows = count_step(run.program.training_step, run.engine.rungs)
     setting = f"B={run.program.B} T={run.program.T}, float32"
     title = f"A training step, {setting}, counted by the emulator"
     figure, (axes,) = figure_of(title, 1.0 + 0.27 * len(rows))
