@@ -4,8 +4,6 @@ on a multiple-choice benchmark; `eval loss`, its mean loss on a text.
 What counts as right: trainer/engine/scoring.py.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import glob
 import math

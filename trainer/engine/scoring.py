@@ -4,8 +4,6 @@ That is the one whose tokens have the least loss in sum (accuracy) or on average
 accuracy), as in llm.c's dev/data/hellaswag.py. llm.c's training program logs the second.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 

@@ -6,8 +6,6 @@ the names of its tensors, and which of them are transposed.
 Layout: https://github.com/huggingface/transformers, models/<model>/modeling_<model>.py.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import os

@@ -9,8 +9,6 @@ Both sides then prove by HMAC that they know the secret (multiprocessing.connect
 0 makes two connections: one to exchange data by, and one for signs of life (watch.py).
 """
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import json
