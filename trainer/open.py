@@ -9,8 +9,6 @@ for a training run, and opens its data, its checkpoint and the way to the other 
 `run_in_folder` keeps other runs out of its folder meanwhile.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import os
@@ -64,7 +62,7 @@ class Machine:
     notes: Sequence[str]
     group: Group = ALONE
 
-    def naming(self, rungs: Mapping[str, str]) -> Machine:
+    def naming(self, rungs: Mapping[str, str]) -> "Machine":
         """The same, but for the rungs that --rung names."""
         return replace(self, wanted=replace(self.wanted, rung=rungs))
 

@@ -5,8 +5,6 @@ A `Report` is told by the loop what has happened; of several ranks, all but the 
 elsewhere.
 """
 
-from __future__ import annotations
-
 import contextlib
 import math
 import statistics
@@ -78,7 +76,7 @@ class Display:
         )
         self.task = self.bar.add_task("train", total=steps, completed=done, numbers="")
 
-    def __enter__(self) -> Display:
+    def __enter__(self) -> "Display":
         self.bar.start()
         return self
 

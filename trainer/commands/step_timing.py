@@ -6,8 +6,6 @@ power, so the clock is higher. Random weights, the default, are at their fastest
 that the weights stay what they are, however many steps are timed.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import json
@@ -123,7 +121,7 @@ class Job:
         )
         return engine
 
-    def alone(self) -> Job:
+    def alone(self) -> "Job":
         """The same step of a process that trains alone."""
         alone = dataclasses.replace(self, sharding=WHOLE, peers=None)
         program = alone._build(self.program.B, self.program.fusions)
@@ -159,7 +157,7 @@ class Job:
         parts += ["stochastic"] * bool(c.stochastic_rounding and c.master_weights)
         return "-".join(parts)
 
-    def fused(self, names: Collection[str], **changes: Any) -> Job:
+    def fused(self, names: Collection[str], **changes: Any) -> "Job":
         """The same step with these fusions and no others; its rungs are chosen by the same
         settings with `changes`."""
 

@@ -4,8 +4,6 @@ The first is tiktoken's work, with the merge list read from the data directory. 
 what one would write first, and are all that a small model on a small text needs.
 """
 
-from __future__ import annotations
-
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -134,11 +132,11 @@ class CharTokenizer(Tokenizer):
         self._ids = {symbol: i for i, symbol in enumerate(self.symbols)}
 
     @classmethod
-    def of_text(cls, text: str, name: str = "chars") -> CharTokenizer:
+    def of_text(cls, text: str, name: str = "chars") -> "CharTokenizer":
         return cls(sorted(set(text)), name)
 
     @classmethod
-    def load(cls, path: str | Path, name: str = "chars") -> CharTokenizer:
+    def load(cls, path: str | Path, name: str = "chars") -> "CharTokenizer":
         """From a list, or the tokenizer.json that stands beside a model, in the order of ids."""
         symbols = read_json(path)
         try:

@@ -1,7 +1,5 @@
 """The parts of a model's program: named buffers, and calls of ops on them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
@@ -86,7 +84,7 @@ class Fork:
 
     calls: tuple[Call | Collective, ...]
     urgent: bool = False
-    behind: Fork | None = None
+    behind: "Fork | None" = None
 
 
 @dataclass(frozen=True, eq=False)

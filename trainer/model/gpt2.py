@@ -22,8 +22,6 @@ The end of the file says which sizes have names, and how files of Hugging Face a
 tensors.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable, Mapping
@@ -233,7 +231,7 @@ class GPT2Config(ModelConfig):
         }
 
     @classmethod
-    def of_hugging_face_shapes(cls, shapes: Mapping[str, tuple[int, ...]]) -> GPT2Config | None:
+    def of_hugging_face_shapes(cls, shapes: Mapping[str, tuple[int, ...]]) -> "GPT2Config | None":
         """Heads are taken to be 64 wide, as in every GPT-2 that was published."""
         tables = [shapes.get(name, ()) for name in ("wte.weight", "wpe.weight")]
         if [len(shape) for shape in tables] != [2, 2]:
