@@ -141,15 +141,12 @@ void Worker::check_converged(const void *pc) {
     }
 }
 
-extern "C" {
-namespace emulator {
-
-void emulator_mbarrier_arrive(void *address, int rank, int bytes) {
+void emulator::emulator_mbarrier_arrive(void *address, int rank, int bytes) {
     Worker &worker = *this_worker;
     worker.arrive(worker.find_mbarrier(address, rank, CALLER), 1, bytes, CALLER);
 }
 
-void emulator_named_barrier(int id, int threads) {
+void emulator::emulator_named_barrier(int id, int threads) {
     Worker &worker = *this_worker;
     bool of_cluster = id == CLUSTER_BARRIER;
     int block = (int)(worker.fibers.size() / worker.members.size());
@@ -190,6 +187,3 @@ void emulator_named_barrier(int id, int threads) {
     fiber.waits_with = nullptr;
     if (memory) memory->clocks.acquire(worker.running(), barrier.opened);
 }
-
-}  // namespace emulator
-}  // extern "C"

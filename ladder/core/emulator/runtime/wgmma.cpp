@@ -161,10 +161,7 @@ void Worker::check_accumulators(const char *at, int bytes, const void *pc) {
     }
 }
 
-extern "C" {
-namespace emulator {
-
-void emulator_wgmma(float *d, int count, const Wgmma *wgmma) {
+void emulator::emulator_wgmma(float *d, int count, const Wgmma *wgmma) {
     Worker &worker = *this_worker;
     Fiber &fiber = worker.fiber();
     Product product{d, count, *wgmma, {}, {}, CALLER};
@@ -217,15 +214,15 @@ void emulator_wgmma(float *d, int count, const Wgmma *wgmma) {
     fiber.products.start(std::move(product));
 }
 
-void emulator_wgmma_fence() {
+void emulator::emulator_wgmma_fence() {
     Fiber &fiber = this_worker->fiber();
     fiber.fenced = true;
     for (auto &[d, value] : fiber.accumulators) value.assign(d, d + value.size());
 }
 
-void emulator_wgmma_commit() { this_worker->fiber().products.commit(); }
+void emulator::emulator_wgmma_commit() { this_worker->fiber().products.commit(); }
 
-void emulator_wgmma_wait(int pending_groups) {
+void emulator::emulator_wgmma_wait(int pending_groups) {
     Worker &worker = *this_worker;
     Fiber &fiber = worker.fiber();
     const char *memory = worker.member().shared.begin;
@@ -242,6 +239,3 @@ void emulator_wgmma_wait(int pending_groups) {
     worker.note("joins", "wgmma", -1, groups, CALLER);
     if (worker.launch->memory) worker.launch->memory->complete_products(worker, groups);
 }
-
-}  // namespace emulator
-}  // extern "C"
