@@ -21,8 +21,6 @@ static constexpr unsigned SWIZZLE_128 = 1;
 // Columns that one wgmma sums over: those of 32 bytes.
 static constexpr int depth_of(Factors factors) { return factors == TFLOAT32 ? 8 : 16; }
 
-namespace {
-
 struct Operand {
     unsigned start, leading, stride, base_offset, swizzle, size;  // the bytes of an element
     int depth;
@@ -51,8 +49,6 @@ struct Operand {
         return found;
     }
 };
-
-}  // namespace
 
 // A factor from its bits, of which there are 16 or 32. Of float32, the last 13 are not read.
 static inline float widen(uint32_t bits, Factors factors) {
