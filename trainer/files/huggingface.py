@@ -288,14 +288,12 @@ def _download(known: Pretrained) -> Path:
     remedy = f"put its {WEIGHTS} into a folder, and name the folder by -e"
     if constants.HF_HUB_OFFLINE:
         raise DownloadError(f"{repository} is not in the cache and HF_HUB_OFFLINE is set; {remedy}")
+    reason = f"no connection to {constants.ENDPOINT}"
     try:
         probe(constants.ENDPOINT)  # without a network the Hub's client retries for half a minute
-    except Exception:  # the HTTP library's own, here and below; which library is not our business
-        message = f"cannot download {repository} (no connection to {constants.ENDPOINT}); {remedy}"
-        raise DownloadError(message) from None
-    try:
+        reason = ""
         fetch("config.json", local_files_only=False)
         return Path(fetch(WEIGHTS, local_files_only=False))
-    except Exception as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
+    except Exception as error:  # those of the client and of its HTTP library
+        reason = reason or (str(error).splitlines() or [type(error).__name__])[0]
         raise DownloadError(f"cannot download {repository} ({reason}); {remedy}") from None
