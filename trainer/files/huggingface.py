@@ -19,7 +19,7 @@ import numpy as np
 
 from ladder.core.common.errors import LadderError
 from ladder.core.common.files import atomic_write, read_json, write_json
-from trainer.data.download import DownloadError, probe
+from trainer.data.download import DownloadError, hash_of, probe
 from trainer.data.tokenizers import Tokenizer
 from trainer.files.tensor_file import Pieces, TensorFile, check_finite, write_tensors
 from trainer.model.model_config import HuggingFaceFormat, ModelConfig, Pretrained, format_in, padded
@@ -263,10 +263,8 @@ def _checked(path: Path, known: Pretrained) -> Path:
     Where none is known, it is the one that the Hub reported when the file was fetched, by which
     the cache names what `path` links to.
     """
-    import pooch
-
     expected = known.sha256 or os.path.basename(os.path.realpath(path))
-    if re.fullmatch("[0-9a-f]{64}", expected) and pooch.file_hash(str(path)) != expected:
+    if re.fullmatch("[0-9a-f]{64}", expected) and hash_of(path) != expected:
         raise LadderError(
             f"{path} does not have the sha256 {expected}; delete it, and it is fetched again"
         )
