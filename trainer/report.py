@@ -61,7 +61,7 @@ def printable(text: str) -> str:
 
 
 class Display:
-    """A context manager that shows the bar; everything else is printed above the bar."""
+    """Prints for a command; what is printed while `bar` is started comes above it."""
 
     def __init__(self, console: Console, steps: int, done: int = 0) -> None:
         self.console = console
@@ -75,13 +75,6 @@ class Display:
             disable=not console.is_terminal,
         )
         self.task = self.bar.add_task("train", total=steps, completed=done, numbers="")
-
-    def __enter__(self) -> "Display":
-        self.bar.start()
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.bar.stop()
 
     def step(self, step: StepOutcome, speed: Mapping[str, float]) -> None:
         """Show a step of training; `speed`: empty where it was not measured."""
@@ -172,10 +165,10 @@ class Report:
         write_json(run.directory / "config.json", record)
         write_json(run.directory / "rungs.json", rung_choice.as_json(run.kernels.choices))
         self.log = RunLog(run.directory, run.saved, self.trackers.log)
-        self.display.__enter__()
+        self.display.bar.start()
 
     def __exit__(self, *exception: object) -> None:
-        self.display.__exit__(*exception)
+        self.display.bar.stop()
         self.trackers.close()
 
     def say(self, text: str) -> None:
