@@ -99,7 +99,8 @@ def time_without_collectives(job: Job, engine: Engine, group: Group) -> list[flo
     """Of each rank, the milliseconds of a step that exchanges nothing, all at the same time. Closes
     the engine and the job's communicator before, since both engines need not fit."""
     assert job.peers is not None
-    let_go(engine)
+    engine.close()
+    engine.arrays.clear()  # the next engine needs the memory
     job.peers.close()
     return _times_of(dataclasses.replace(job, peers=Silent()), group, "a step without exchange")
 
@@ -113,14 +114,9 @@ def time_alone(job: Job, group: Group) -> list[float]:
 def _times_of(job: Job, group: Group, what: str) -> list[float]:
     engine = job.engine()
     times = group.collect(what, time_steps(job, engine, group, 1))
-    let_go(engine)
-    return times
-
-
-def let_go(engine: Engine) -> None:
-    """Close an engine and free its memory, for another one."""
     engine.close()
-    engine.arrays.clear()
+    engine.arrays.clear()  # the next engine needs the memory
+    return times
 
 
 class Silent:
