@@ -100,9 +100,15 @@ def savings(climb: Mapping[str, Any], exact: bool = True) -> list[Saving]:
             continue
         calls = [call for call in program.training_step if call.op == stage["op"]]
         benches = [*_benches(content["measurements"], stage)]
-        if benches:
-            saved = before["ms"] - stage["ms"]
-            rows.append(_saving(calls, benches, exact, saved))
+        if not benches:
+            continue
+        op = find(stage["op"]).op
+        same = [b for b in benches if any(b.dims == dict(call.dims) for call in calls)]
+        largest = max(benches, key=lambda bench: _work(op, bench.dims))
+        chosen = same[0] if same and exact else largest
+        share = sum(_work(op, call.dims) for call in calls) / _work(op, chosen.dims)
+        predicted = share * (chosen.low_us - chosen.high_us) / 1e3
+        rows.append(Saving(op.name, chosen, predicted, before["ms"] - stage["ms"]))
     return rows
 
 
@@ -119,16 +125,6 @@ def _benches(
         low, high = times.get(stage["from"]), times.get(to)
         if low and high:
             yield Bench(m["dims"], low, high)
-
-
-def _saving(calls: Sequence[Call], benches: Sequence[Bench], exact: bool, saved: float) -> Saving:
-    op = find(calls[0].op).op
-    same = [b for b in benches if any(b.dims == dict(call.dims) for call in calls)]
-    largest = max(benches, key=lambda bench: _work(op, bench.dims))
-    chosen = same[0] if same and exact else largest
-    share = sum(_work(op, call.dims) for call in calls) / _work(op, chosen.dims)
-    predicted = share * (chosen.low_us - chosen.high_us) / 1e3
-    return Saving(op.name, chosen, predicted, saved)
 
 
 def _work(op: Op, dims: Dims) -> float:
