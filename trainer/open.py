@@ -24,7 +24,7 @@ from ladder.core.contract.device import Communicator, Device
 from ladder.core.contract.rung_file import Rung
 from ladder.core.device.open import GPUS, default_gpu, open_device
 from trainer.data import training_data
-from trainer.data.datasets import data_directory
+from trainer.data.download import data_directory
 from trainer.data.multiple_choice import Example
 from trainer.data.token_files import Loader, TokenLoader
 from trainer.data.tokenizers import Tokenizer

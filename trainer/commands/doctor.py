@@ -16,8 +16,7 @@ from ladder.core.common.command_line import Parser
 from ladder.core.common.install import Finding, cores, pip
 from ladder.core.device.open import GPUS, Cpu, device_findings
 from ladder.core.measure.roofline import measured_roof
-from trainer.data.datasets import data_directory
-from trainer.data.download import GPT2_MERGES, TINYSHAKESPEARE, places
+from trainer.data.download import GPT2_MERGES, TINYSHAKESPEARE, data_directory, places
 from trainer.engine.memory import GIB, available_on_host
 
 MEMORY_124M = 3 * GIB  # the quick start's peak is a little below

@@ -18,7 +18,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemaining
 from ladder.core.common.errors import LadderError
 from trainer.commands.parser import TRAINED, build_parser
 from trainer.data.benchmarks import BENCHMARKS, prepare_benchmark
-from trainer.data.datasets import data_directory, token_files
+from trainer.data.datasets import token_files
+from trainer.data.download import data_directory
 from trainer.data.multiple_choice import Example, read_examples
 from trainer.data.token_files import TokenLoader, is_text, spelled_out
 from trainer.engine.engine import Engine

@@ -17,7 +17,8 @@ import numpy as np
 
 from ladder.core.common.errors import LadderError
 from trainer.commands.parser import build_parser
-from trainer.data.datasets import data_directory, prepare
+from trainer.data.datasets import prepare
+from trainer.data.download import data_directory
 from trainer.data.token_files import TokenLoader
 from trainer.data.tokenizers import get_tokenizer
 from trainer.engine.passes import one_batch

@@ -7,7 +7,6 @@ from ladder.core.common.command_line import Parser
 from ladder.core.common.errors import LadderError
 from trainer.data import datasets, download, hub_texts
 from trainer.data.benchmarks import BENCHMARKS, prepare_benchmark
-from trainer.data.datasets import data_directory
 from trainer.data.token_files import TokenLoader
 from trainer.data.tokenizers import get_tokenizer
 from trainer.flags import DATASETS, TOKENIZERS
@@ -42,7 +41,7 @@ def main(argv: Sequence[str]) -> int:
         if getattr(chosen, flag) is not None and not shards:
             known = ", ".join((*hub_texts.HUB_TEXTS, "Parquet files"))
             raise LadderError(f"--{flag.replace('_', '-')} is for {known}, not for {chosen.name}")
-    data_dir = data_directory(chosen.data_dir)
+    data_dir = download.data_directory(chosen.data_dir)
     if chosen.name in BENCHMARKS and chosen.shards is None:
         vocab = get_tokenizer(chosen.tokenizer, data_dir).vocab
         path, examples = prepare_benchmark(chosen.name, chosen.tokenizer, data_dir, vocab=vocab)

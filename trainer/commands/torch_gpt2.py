@@ -16,7 +16,7 @@ from trainer.flags import TrainConfig
 from trainer.model.gpt2 import GPT2Config
 
 try:
-    import torch
+    import torch as torch  # beside_torch.py asks for it
     import torch.nn.functional as F
 except ImportError:
     torch = None

@@ -24,14 +24,12 @@ from ladder.core.common.errors import LadderError
 from ladder.core.common.files import read_bytes
 from ladder.core.common.files import read_text as read_file
 from trainer.data import download, hub, tokenizers
-from trainer.data.download import DownloadError, data_directory
+from trainer.data.download import DownloadError
 from trainer.data.hub_texts import HUB_TEXTS, is_parquet, of_files, of_the_hub, prepare_text
 from trainer.data.sets import Prepared, remove_others, use_or_make
-from trainer.data.token_files import TokenLoader, is_text, spelled_out, write_tokens
+from trainer.data.token_files import is_text, spelled_out, write_tokens
 from trainer.data.tokenizers import CHARS_VOCABULARY, Tokenizer, get_tokenizer
 from trainer.flags import DATASETS
-
-__all__ = ["Prepared", "TokenLoader", "data_directory", "prepare"]
 
 PLAY = Path(__file__).with_name("play.txt")
 MOST_TEXT = 1 << 30  # bytes of a text of one's own, which is tokenized in memory

@@ -13,7 +13,7 @@ from ladder.core.contract.op import REAL
 from ladder.core.show.notebook import rung_of
 from ladder.core.show.pages import ROOT
 from trainer.data import download
-from trainer.data.datasets import data_directory
+from trainer.data.download import data_directory
 from trainer.data.token_files import find_shards, read_tokens
 from trainer.data.training_data import open_data, open_loaders
 from trainer.engine.engine import Engine, watch_of
