@@ -89,7 +89,7 @@ def compare(
     config, shape = run.config, run.shape
     assert isinstance(shape, GPT2Config)
     engine = run.engine
-    names = engine.program.parameters
+    names = engine.program.config.parameters()
     weights = {name: np.asarray(engine.read(name), np.float32) for name in names}
     start = run.train.state()
     yield f"ours, --rungs {run.kernels.settings.rungs}", _ours(run)
