@@ -214,7 +214,7 @@ class Report:
 
     def score(self, step: int, score: Score | None) -> None:
         if score is not None:
-            accuracy = score.normalized_accuracy
+            accuracy = score.right_normalized / score.examples
             self.log.evaluation(step, accuracy)
             counts = f"{score.right_normalized}/{score.examples}"
             self.say(f"HellaSwag {counts} = {accuracy:.4f} (step {step})")

@@ -32,10 +32,6 @@ class Score(NamedTuple):
     right: int
     right_normalized: int
 
-    @property
-    def normalized_accuracy(self) -> float:
-        return self.right_normalized / self.examples
-
 
 def evaluate(
     engine: Engine,
