@@ -64,9 +64,9 @@ def lay_out(program: Program, real: np.dtype, lender: Program | None = None) -> 
     sizes: Counter[Arena] = Counter()
     places = {}
     for name, buffer in program.buffers.items():
-        if no_masters and buffer.kind == "master":
+        if (no_masters and buffer.kind == "master") or name in left_out:
             continue
-        if buffer.has_memory and name not in left_out:
+        if buffer.inside is buffer.pieces is None:  # no part of others
             dtype = resolve_dtype(buffer.dtype, real)
             arena = INPUTS if buffer.kind == INPUTS[0] else (buffer.kind, dtype)
             places[name] = arena, sizes[arena]

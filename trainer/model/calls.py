@@ -36,10 +36,6 @@ class Buffer:
     inside: tuple[str, int] | None = None
     pieces: tuple[Piece, ...] | None = None
 
-    @property
-    def has_memory(self) -> bool:
-        return self.inside is None and self.pieces is None
-
 
 Ref = tuple[str, int | None]  # a buffer, or one layer of a stacked one
 
