@@ -110,9 +110,7 @@ def measure(
         "step_ms": step_ms,
         "tokens_per_second": 1e3 * job.tokens * group.size / step_ms,
         "ranks": group.size,
-        "zero": job.sharding.stage,
-        "overlap": job.sharding.overlaps,
-        "exchanged_by": job.exchanged_by,
+        **job.exchange,
         "exchanges": exchanges,
         "compute_ms": compute_ms,  # of each rank, without exchanges
         "exposed_ms": exposed_ms,

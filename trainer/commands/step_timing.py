@@ -86,9 +86,10 @@ class Job:
         return self.program.B * self.program.T
 
     @property
-    def exchanged_by(self) -> str | None:
-        """What moves gradients and weights between the ranks; None where there is one."""
-        return None if self.peers is None else self.peers.name
+    def exchange(self) -> dict[str, Any]:
+        """How ranks share the update, and what moves gradients and weights between them."""
+        by = None if self.peers is None else self.peers.name
+        return {"zero": self.sharding.stage, "overlap": self.sharding.overlaps, "exchanged_by": by}
 
     def engine(self, rungs: Mapping[str, Rung] | None = None, write: bool = False) -> Engine:
         """An engine with weights, random ones the same in all layers, and a batch, ready for a
