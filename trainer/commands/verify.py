@@ -94,6 +94,10 @@ class Difference:
     of_limit: float
     relative: float
 
+    @property
+    def passes(self) -> bool:
+        return self.of_limit <= 1
+
 
 def main(argv: Sequence[str]) -> int:
     """The command line of `python -m trainer verify`; 1 where something differs too much."""
@@ -139,13 +143,7 @@ def verify(flags: Flags, path: Path) -> bool:
     screen.table(
         ("tensor", "largest difference>", "of llm.c's limit>", "relative>", "within"),
         [
-            (
-                d.name,
-                f"{d.largest:.1e}",
-                f"{d.of_limit:.1%}",
-                f"{d.relative:.1e}",
-                _word(d.of_limit <= 1),
-            )
+            (d.name, f"{d.largest:.1e}", f"{d.of_limit:.1%}", f"{d.relative:.1e}", _word(d.passes))
             for d in differences
         ],
     )
@@ -165,7 +163,7 @@ def verify(flags: Flags, path: Path) -> bool:
         screen.say(
             "llm.c's test knows the losses of ten steps for GPT-2 124M on its own batch only"
         )
-    passed = close and all(d.of_limit <= 1 for d in differences)
+    passed = close and all(difference.passes for difference in differences)
     screen.say("all within llm.c's limits" if passed else "NOT all within llm.c's limits")
     return passed
 
