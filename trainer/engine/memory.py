@@ -66,7 +66,7 @@ def lay_out(program: Program, real: np.dtype, lender: Program | None = None) -> 
     for name, buffer in program.buffers.items():
         if (no_masters and buffer.kind == "master") or name in left_out:
             continue
-        if buffer.inside is buffer.pieces is None:  # no part of others
+        if buffer.inside is None and buffer.pieces is None:  # no part of others
             dtype = resolve_dtype(buffer.dtype, real)
             arena = INPUTS if buffer.kind == INPUTS[0] else (buffer.kind, dtype)
             places[name] = arena, sizes[arena]
