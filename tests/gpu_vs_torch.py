@@ -270,7 +270,7 @@ def time_ours(job: Job, steps: int) -> Measured:
     engine = job.engine()
     rungs = results.of_step(engine.rungs)
     ms = float(np.median(time_steps(engine, steps)))
-    size = sum(size for _, size in engine.memory_table())
+    size = engine.memory_by_kind().total()
     del engine
     job.device.free_unused()
     return ms, size, rungs

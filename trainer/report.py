@@ -272,7 +272,7 @@ def announce(run: Run, roof: float, display: Display) -> None:
     """Print model, data, device, kernels, and notes on what is used instead of a default."""
     c, group = run.config, run.group
     parameters = sum(math.prod(shape) for shape in run.shape.parameter_shapes().values())
-    memory = sum(size for _, size in run.engine.memory_table())
+    memory = run.engine.memory_by_kind().total()
     model = f"{c.model}: {run.shape.summary}, {run.shape.vocab} tokens, "
     model += f"{parameters / 1e6:.1f}M parameters"
     data = f"{c.dataset}: {run.train.tokens:,} tokens to train on, {run.val.tokens:,} to validate"
@@ -329,7 +329,7 @@ def announce(run: Run, roof: float, display: Display) -> None:
 def _memory_rows(run: Run) -> list[tuple[str, str]]:
     """The memory allocated, by kind, and the memory that --recompute saves."""
     engine, c = run.engine, run.config
-    table = engine.memory_table()
+    table = [*engine.memory_by_kind().items()]
     if run.sharding.cuts:  # the rest of them is on the other ranks
         share = f", 1/{c.ranks} of all"
         of_share = ("moment", "master")

@@ -481,7 +481,7 @@ def test_the_memory_that_is_computed_is_what_the_engine_allocates(real):
     computed = memory.by_kind(program, DTYPES[real], device, rungs)
     assert computed[memory.SCRATCH] > 0
     assert computed.total() == device.taken
-    assert dict(engine.memory_table()) == computed
+    assert engine.memory_by_kind() == computed
     sampling = build(SHAPE, 1, 16, training=False)
     device.taken = 0
     Engine(sampling, device, DTYPES[real], rungs, weights_of=engine)

@@ -112,7 +112,7 @@ def _ours(run: Run) -> Course:
         if step.skipped is not None:
             raise LadderError(f"step {step.number + 1} was skipped: {step.skipped}; choose fp32")
     warmed_up = [step.ms for step in steps if step.ms is not None and step.warmed_up]
-    size = sum(size for _, size in run.engine.memory_table())
+    size = run.engine.memory_by_kind().total()
     return Course([step.loss for step in steps], warmed_up[1:] or warmed_up, size)
 
 

@@ -97,7 +97,7 @@ def measure(
     launches = sum(_launches(engine, call) for call in job.program.training_step)
     run_with_ranges(engine)
     exchanges = collective_timing.time_collectives(engine)
-    memory = dict(engine.memory_table())
+    memory = engine.memory_by_kind()
     compute_ms = [step_ms]
     if job.peers is not None:
         compute_ms = collective_timing.time_without_collectives(job, engine, group)

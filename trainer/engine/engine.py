@@ -215,10 +215,9 @@ class Engine:
         self._inputs.send()
         return self.device.fetch(self.arrays[name])
 
-    def memory_table(self) -> list[tuple[str, int]]:
-        """(kind, bytes) of all that was allocated, for printing."""
-        sizes = memory.by_kind(self.program, self.real, self.device, self.rungs, self._lender)
-        return [*sizes.items()]
+    def memory_by_kind(self) -> Counter[str]:
+        """Bytes of all that was allocated."""
+        return memory.by_kind(self.program, self.real, self.device, self.rungs, self._lender)
 
     def _view(self, ref: Ref) -> Any:
         name, layer = ref
