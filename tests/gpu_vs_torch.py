@@ -166,7 +166,7 @@ def our_steps(engine: Engine, batches: Sequence[np.ndarray]) -> Iterator[tuple[f
         loss = float(engine.read("losses").mean(dtype=np.float64))
         engine.device.synchronize()  # PyTorch works on another stream
         gradients = {
-            n: torch.from_dlpack(engine.arrays["d" + n]) for n in engine.program.parameters
+            n: torch.from_dlpack(engine.arrays["d" + n]) for n in engine.program.config.parameters()
         }
         yield loss, {**gradients, "wte": gradients["wte"][: shape.vocab]}
         if torch.cuda.is_available():
@@ -270,7 +270,7 @@ def time_ours(job: Job, steps: int) -> Measured:
     engine = job.engine()
     rungs = results.of_step(engine.rungs)
     ms = float(np.median(time_steps(engine, steps)))
-    size = sum(size for _, size in engine.memory_table())
+    size = engine.memory_by_kind().total()
     del engine
     job.device.free_unused()
     return ms, size, rungs

@@ -62,9 +62,9 @@ READERS = {  # by the name of the file: how it is read, and what a good one begi
     "tensors.safetensors": (opened, None),
     "checkpoint.json": (lambda path: checkpoint.load(saved(path), 1), b'{"format": '),
     "latest/checkpoint.json": (lambda path: weights.tokenizer_of(str(saved(path))), b"{"),
-    "a.safetensors": (lambda path: weights.open_file(path, path.parent), None),
+    "a.safetensors": (weights.open_file, None),
     "config.json": (
-        lambda path: (with_weights(path), huggingface.load_huggingface(path.parent, path.parent)),
+        lambda path: (with_weights(path), huggingface.load_huggingface(path.parent)),
         b'{"model_type": "gpt2", ',
     ),
     "gpt2.bin": (llmc_files.load_model, b"\x66\x7f\x34\x01\x03\0\0\0"),

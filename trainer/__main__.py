@@ -31,8 +31,7 @@ def main(argv: Sequence[str]) -> int:
     command, *rest = argv or [""]
     # Each command imports only what it needs: doctor must work where training cannot.
     if command in COMMANDS:
-        status: int = importlib.import_module(ROOT + COMMANDS[command]).main(rest)
-        return status
+        return int(importlib.import_module(ROOT + COMMANDS[command]).main(rest))
     if command and not command.startswith("-"):
         asked = f"{command!r}{did_you_mean(command, COMMANDS)}"
         raise LadderError(

@@ -464,7 +464,7 @@ class DeviceChoice:
 
     @property
     def real(self) -> np.dtype:
-        return _real(self.dtype)
+        return DTYPES[SHORT[self.dtype]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -483,7 +483,7 @@ class ComputeConfig:
 
     @property
     def real(self) -> np.dtype:
-        return _real(self.dtype)
+        return DTYPES[SHORT[self.dtype]]
 
     @property
     def program_options(self) -> dict[str, Any]:
@@ -494,11 +494,7 @@ class ComputeConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class StepConfig(ComputeConfig):
-    """Training steps: B = `batch` rows of T = `sequence` tokens, `steps` times.
-
-    overlap   several ranks exchange gradients while the backward pass goes on
-    exchange  by what their GPUs exchange: "nccl", "p2p" or "auto"
-    """
+    """Training steps: B = `batch` rows of T = `sequence` tokens, `steps` times."""
 
     batch: int
     sequence: int
@@ -509,10 +505,8 @@ class StepConfig(ComputeConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class SampleConfig(ComputeConfig):
-    """Text samples. `tokenizer`: its name; `data_dir`: where its files lie or are put."""
+    """Text samples."""
 
-    tokenizer: str
-    data_dir: str
     prompt: str
     sample_tokens: int
     temperature: float
@@ -523,14 +517,15 @@ class SampleConfig(ComputeConfig):
 class TrainConfig(StepConfig, SampleConfig):
     """A training run.
 
+    tokenizer             its name
+    data_dir              where its files, and those of the text, lie or are put
     dataset               its name; of files given by -i, their pattern
     train_data, val_data  patterns of its token files
-    output                the run's folder
     total_tokens          of an optimizer step, over all ranks
-    ranks                 processes that train together
-    zero                  1: each updates its share of the weights; 0: each updates all (ZeRO)
     """
 
+    tokenizer: str
+    data_dir: str
     dataset: str
     train_data: str
     val_data: str
@@ -574,11 +569,6 @@ class TrainConfig(StepConfig, SampleConfig):
         return self.total_tokens // (self.batch * self.sequence * self.ranks)
 
 
-def _real(dtype: str) -> np.dtype:
-    real: np.dtype = DTYPES[SHORT[dtype]]
-    return real
-
-
 Config = TypeVar("Config", bound=ComputeConfig)
 
 
@@ -590,11 +580,9 @@ def resolve_step(flags: Flags, choice: DeviceChoice, context: int) -> StepConfig
     return _config(StepConfig, values, sequence=resolve_sequence(flags, choice, context))
 
 
-def resolve_sample(
-    flags: Flags, choice: DeviceChoice, tokenizer: str, data_dir: str
-) -> SampleConfig:
+def resolve_sample(flags: Flags, choice: DeviceChoice) -> SampleConfig:
     """The settings of a command that takes a sample. Raises LadderError as `resolve_run`."""
-    return _config(SampleConfig, _common(flags, choice), tokenizer=tokenizer, data_dir=data_dir)
+    return _config(SampleConfig, _common(flags, choice))
 
 
 def resolve_run(

@@ -9,8 +9,6 @@ for a training run, and opens its data, its checkpoint and the way to the other 
 `run_in_folder` keeps other runs out of its folder meanwhile.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import os
@@ -26,15 +24,16 @@ from ladder.core.contract.device import Communicator, Device
 from ladder.core.contract.rung_file import Rung
 from ladder.core.device.open import GPUS, default_gpu, open_device
 from trainer.data import training_data
-from trainer.data.datasets import data_directory
+from trainer.data.download import data_directory
 from trainer.data.multiple_choice import Example
 from trainer.data.token_files import Loader, TokenLoader
 from trainer.data.tokenizers import Tokenizer
 from trainer.engine.engine import Engine, watch_of
 from trainer.engine.generation import Predictor, encode_prompt
 from trainer.engine.kernel_settings import KernelSettings, resolve_kernels
-from trainer.engine.kernels import Kernels, choose, follow
+from trainer.engine.kernels import Kernels, choose
 from trainer.engine.memory import refuse_what_does_not_fit
+from trainer.engine.rung_choice import as_recorded
 from trainer.engine.scoring import note_on_length
 from trainer.engine.steps import Steps, note_on_warmup
 from trainer.files import checkpoint, kept_model, resume, trackers, weights
@@ -63,7 +62,7 @@ class Machine:
     notes: Sequence[str]
     group: Group = ALONE
 
-    def naming(self, rungs: Mapping[str, str]) -> Machine:
+    def naming(self, rungs: Mapping[str, str]) -> "Machine":
         """The same, but for the rungs that --rung names."""
         return replace(self, wanted=replace(self.wanted, rung=rungs))
 
@@ -76,7 +75,9 @@ class Machine:
             kernels = choose(self.wanted, self.device, build_fused, before, group.working)
             group.share("the kernels", kernels.record())
         else:
-            kernels = follow(group.share("the kernels"), self.wanted, build_fused)
+            chosen = group.share("the kernels")
+            program, choices = build_fused(chosen["fusions"]), as_recorded(chosen)
+            kernels = Kernels(program, choices, self.wanted, [])
         group.progress(None)
         return kernels
 
@@ -138,14 +139,6 @@ def of_newest_run(flags: Flags) -> Flags:
     others = "".join(f", {run}" for run in runs[1:])
     print(f"[-e {runs[0]}{f'; there are also{others[1:]}' if others else ''}]", file=sys.stderr)
     return replace(flags, model=str(runs[0]))
-
-
-def open_weights(flags: Flags) -> tuple[weights.Model, Tokenizer]:
-    """The model that -e names, and its tokenizer. Raises LadderError where they do not match."""
-    name, data_dir = flags.value("model"), data_directory(flags.data_dir)
-    return weights.open_with_tokenizer(
-        name, flags.tokenizer, seed=flags.value("seed"), data_dir=data_dir
-    )
 
 
 @dataclass

@@ -5,8 +5,6 @@ A `Report` is told by the loop what has happened; of several ranks, all but the 
 elsewhere.
 """
 
-from __future__ import annotations
-
 import contextlib
 import math
 import statistics
@@ -63,7 +61,7 @@ def printable(text: str) -> str:
 
 
 class Display:
-    """A context manager that shows the bar; everything else is printed above the bar."""
+    """Prints for a command; what is printed while `bar` is started comes above it."""
 
     def __init__(self, console: Console, steps: int, done: int = 0) -> None:
         self.console = console
@@ -77,13 +75,6 @@ class Display:
             disable=not console.is_terminal,
         )
         self.task = self.bar.add_task("train", total=steps, completed=done, numbers="")
-
-    def __enter__(self) -> Display:
-        self.bar.start()
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.bar.stop()
 
     def step(self, step: StepOutcome, speed: Mapping[str, float]) -> None:
         """Show a step of training; `speed`: empty where it was not measured."""
@@ -174,10 +165,10 @@ class Report:
         write_json(run.directory / "config.json", record)
         write_json(run.directory / "rungs.json", rung_choice.as_json(run.kernels.choices))
         self.log = RunLog(run.directory, run.saved, self.trackers.log)
-        self.display.__enter__()
+        self.display.bar.start()
 
     def __exit__(self, *exception: object) -> None:
-        self.display.__exit__(*exception)
+        self.display.bar.stop()
         self.trackers.close()
 
     def say(self, text: str) -> None:
@@ -223,7 +214,7 @@ class Report:
 
     def score(self, step: int, score: Score | None) -> None:
         if score is not None:
-            accuracy = score.normalized_accuracy
+            accuracy = score.right_normalized / score.examples
             self.log.evaluation(step, accuracy)
             counts = f"{score.right_normalized}/{score.examples}"
             self.say(f"HellaSwag {counts} = {accuracy:.4f} (step {step})")
@@ -281,7 +272,7 @@ def announce(run: Run, roof: float, display: Display) -> None:
     """Print model, data, device, kernels, and notes on what is used instead of a default."""
     c, group = run.config, run.group
     parameters = sum(math.prod(shape) for shape in run.shape.parameter_shapes().values())
-    memory = sum(size for _, size in run.engine.memory_table())
+    memory = run.engine.memory_by_kind().total()
     model = f"{c.model}: {run.shape.summary}, {run.shape.vocab} tokens, "
     model += f"{parameters / 1e6:.1f}M parameters"
     data = f"{c.dataset}: {run.train.tokens:,} tokens to train on, {run.val.tokens:,} to validate"
@@ -338,7 +329,7 @@ def announce(run: Run, roof: float, display: Display) -> None:
 def _memory_rows(run: Run) -> list[tuple[str, str]]:
     """The memory allocated, by kind, and the memory that --recompute saves."""
     engine, c = run.engine, run.config
-    table = engine.memory_table()
+    table = [*engine.memory_by_kind().items()]
     if run.sharding.cuts:  # the rest of them is on the other ranks
         share = f", 1/{c.ranks} of all"
         of_share = ("moment", "master")

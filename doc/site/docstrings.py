@@ -4,8 +4,6 @@ They are plain text with Markdown's `code`, indented examples, and tables of two
 what it means. reStructuredText writes these as ``code``, blocks of code and definition lists.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 import textwrap

@@ -99,11 +99,8 @@ class LinksToFiles(SphinxTransform):
             new = nodes.inline()
         else:
             new = addnodes.download_reference("", refdomain=None, reftarget=target, **known)
-        new += (
-            link.children
-            if isinstance(link[0], nodes.Element)
-            else [nodes.inline("", "", *link.children)]
-        )
+        formatted = isinstance(link[0], nodes.Element)
+        new += link.children if formatted else nodes.inline("", "", *link.children)
         link.replace_self(new)
 
 

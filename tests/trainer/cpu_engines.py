@@ -41,7 +41,7 @@ def assert_derivatives(engine: Engine, tokens: np.ndarray, targets: np.ndarray) 
     """The gradient of each tensor is the derivative of the loss: by central differences in float64,
     along one random direction."""
     run_batch(engine, tokens, targets)
-    gradients = {name: engine.read("d" + name) for name in engine.program.parameters}
+    gradients = {name: engine.read("d" + name) for name in engine.program.config.parameters()}
     rng = np.random.default_rng(1)
     for name, gradient in gradients.items():
         old, direction = engine.read(name), rng.standard_normal(gradient.shape)

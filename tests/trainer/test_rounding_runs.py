@@ -67,7 +67,7 @@ def test_without_masters_the_losses_stay_near_those_with_them(tmp_path):
 def test_without_masters_their_memory_is_not_allocated(tmp_path):
     kept = open_run(Flags(**settings(tmp_path, **WITH_MASTERS)))
     spared = open_run(Flags(**settings(tmp_path, **OWN_MASTERS)))
-    before, after = (dict(setup.engine.memory_table()) for setup in (kept, spared))
+    before, after = (setup.engine.memory_by_kind() for setup in (kept, spared))
     assert before.pop("master") == before["moment"] // 2
     assert after == before
     assert spared.engine.read("wte").dtype == ml_dtypes.bfloat16

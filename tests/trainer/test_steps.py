@@ -10,7 +10,8 @@ from ladder.core.device.open import Cpu
 from tests.trainer.deferred import Clocked, Deferred, deferred_rungs
 from tests.trainer.tiny import PARAMETERS, SHAPE, parameters, resolved, run, save_model, settings
 from trainer import open as opening
-from trainer.data.datasets import TokenLoader, prepare
+from trainer.data.datasets import prepare
+from trainer.data.token_files import TokenLoader
 from trainer.engine import rung_choice
 from trainer.engine.engine import Engine, watch_of
 from trainer.engine.passes import validate

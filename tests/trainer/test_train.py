@@ -481,7 +481,7 @@ def test_the_memory_that_is_computed_is_what_the_engine_allocates(real):
     computed = memory.by_kind(program, DTYPES[real], device, rungs)
     assert computed[memory.SCRATCH] > 0
     assert computed.total() == device.taken
-    assert dict(engine.memory_table()) == computed
+    assert engine.memory_by_kind() == computed
     sampling = build(SHAPE, 1, 16, training=False)
     device.taken = 0
     Engine(sampling, device, DTYPES[real], rungs, weights_of=engine)
@@ -556,7 +556,7 @@ def test_without_a_network_the_run_says_what_it_uses_instead(tmp_path, monkeypat
         raise download.DownloadError("cannot reach the Hub")
 
     monkeypatch.setattr(download, "fetch", no_file)
-    monkeypatch.setattr(huggingface, "load_huggingface", no_weights)
+    monkeypatch.setattr(huggingface, "find_pretrained", no_weights)
     # GPT-2 is too large for a test: a small stand-in takes its name.
     add_size(monkeypatch, "gpt2", layers=2, channels=16, heads=2)
     monkeypatch.chdir(tmp_path)

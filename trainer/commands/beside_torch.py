@@ -66,7 +66,7 @@ def main(argv: Sequence[str]) -> int:
     words = vars(parser.parse_args(argv))
     asked = words.pop("modes")
     flags = Flags(**words)
-    if not torch_gpt2.is_installed():
+    if torch_gpt2.torch is None:
         raise LadderError(f"PyTorch is not installed; {install('torch')} adds it")
     if flags.value("steps") < WARM_UP + 2:
         raise LadderError(f"-x must be {WARM_UP + 2} or more: the first {WARM_UP} warm up")
@@ -89,7 +89,7 @@ def compare(
     config, shape = run.config, run.shape
     assert isinstance(shape, GPT2Config)
     engine = run.engine
-    names = engine.program.parameters
+    names = engine.program.config.parameters()
     weights = {name: np.asarray(engine.read(name), np.float32) for name in names}
     start = run.train.state()
     yield f"ours, --rungs {run.kernels.settings.rungs}", _ours(run)
@@ -112,7 +112,7 @@ def _ours(run: Run) -> Course:
         if step.skipped is not None:
             raise LadderError(f"step {step.number + 1} was skipped: {step.skipped}; choose fp32")
     warmed_up = [step.ms for step in steps if step.ms is not None and step.warmed_up]
-    size = sum(size for _, size in run.engine.memory_table())
+    size = run.engine.memory_by_kind().total()
     return Course([step.loss for step in steps], warmed_up[1:] or warmed_up, size)
 
 

@@ -7,8 +7,6 @@ than the context, it goes on from the last half of one. Ctrl-C stops the model, 
 program. Lines may come through a pipe.
 """
 
-from __future__ import annotations
-
 import io
 import signal
 import sys

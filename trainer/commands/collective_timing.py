@@ -99,29 +99,24 @@ def time_without_collectives(job: Job, engine: Engine, group: Group) -> list[flo
     """Of each rank, the milliseconds of a step that exchanges nothing, all at the same time. Closes
     the engine and the job's communicator before, since both engines need not fit."""
     assert job.peers is not None
-    let_go(engine)
+    engine.close()
+    engine.arrays.clear()  # the next engine needs the memory
     job.peers.close()
-    quiet = dataclasses.replace(job, peers=Silent())
-    engine = quiet.engine()
-    times = group.collect("a step without exchange", time_steps(quiet, engine, group, 1))
-    let_go(engine)
-    return times
+    return _times_of(dataclasses.replace(job, peers=Silent()), group, "a step without exchange")
 
 
 def time_alone(job: Job, group: Group) -> list[float]:
     """Of each rank, the milliseconds of the step of a process that trains alone, all at the same
     time: GPUs of one kind differ in their clock, and a group cannot be faster than its slowest."""
-    alone = job.alone()
-    engine = alone.engine()
-    times = group.collect("a step alone", time_steps(alone, engine, group, 1))
-    let_go(engine)
-    return times
+    return _times_of(job.alone(), group, "a step alone")
 
 
-def let_go(engine: Engine) -> None:
-    """Close an engine and free its memory, for another one."""
+def _times_of(job: Job, group: Group, what: str) -> list[float]:
+    engine = job.engine()
+    times = group.collect(what, time_steps(job, engine, group, 1))
     engine.close()
-    engine.arrays.clear()
+    engine.arrays.clear()  # the next engine needs the memory
+    return times
 
 
 class Silent:

@@ -38,5 +38,4 @@ def script(shell: str, commands: Mapping[str, str]) -> str:
     whole.prog, below = "kernel-ladder-train", whole.add_subparsers(dest="command")
     for name, part in zip(mains, parts, strict=True):
         below.add_parser(name, help=part.description, parents=[part], add_help=False)
-    text: str = shtab.complete(whole, shell)
-    return text
+    return str(shtab.complete(whole, shell))

@@ -16,8 +16,7 @@ from ladder.core.common.command_line import Parser
 from ladder.core.common.install import Finding, cores, pip
 from ladder.core.device.open import GPUS, Cpu, device_findings
 from ladder.core.measure.roofline import measured_roof
-from trainer.data.datasets import data_directory
-from trainer.data.download import GPT2_MERGES, TINYSHAKESPEARE, places
+from trainer.data.download import GPT2_MERGES, TINYSHAKESPEARE, data_directory, places
 from trainer.engine.memory import GIB, available_on_host
 
 MEMORY_124M = 3 * GIB  # the quick start's peak is a little below
@@ -48,10 +47,11 @@ def main(argv: Sequence[str] = ()) -> int:
 
 
 def examine() -> list[Finding]:
+    version, system = platform.python_version(), f"{platform.system()} {platform.machine()}"
     return [
-        python(),
+        Finding("Python", f"{version}, {system} ({sys.executable})"),
         numpy(),
-        processor(),
+        Finding("CPU", f"{cores()} cores to use, {processor_name()}"),
         memory(available_on_host()),
         disk(Path.cwd()),
         *data(data_directory()),
@@ -70,11 +70,6 @@ def verdict(findings: Sequence[Finding]) -> list[tuple[str, str, list[str]]]:
     return [("cpu", "the NumPy reference, rung 0 of every ladder", [])] + [
         (device, what, sorted({"kernel cache", *of_it} & missing)) for device, what, of_it in needs
     ]
-
-
-def python() -> Finding:
-    version, system = platform.python_version(), f"{platform.system()} {platform.machine()}"
-    return Finding("Python", f"{version}, {system} ({sys.executable})")
 
 
 def numpy() -> Finding:
@@ -103,10 +98,6 @@ def processor_name() -> str:
         names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
         name = next(names, name)
     return name
-
-
-def processor() -> Finding:
-    return Finding("CPU", f"{cores()} cores to use, {processor_name()}")
 
 
 def memory(available: int | None) -> Finding:

@@ -4,8 +4,6 @@ on a multiple-choice benchmark; `eval loss`, its mean loss on a text.
 What counts as right: trainer/engine/scoring.py.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import glob
 import math
@@ -20,7 +18,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemaining
 from ladder.core.common.errors import LadderError
 from trainer.commands.parser import TRAINED, build_parser
 from trainer.data.benchmarks import BENCHMARKS, prepare_benchmark
-from trainer.data.datasets import data_directory, token_files
+from trainer.data.datasets import token_files
+from trainer.data.download import data_directory
 from trainer.data.multiple_choice import Example, read_examples
 from trainer.data.token_files import TokenLoader, is_text, spelled_out
 from trainer.engine.engine import Engine
@@ -29,7 +28,7 @@ from trainer.engine.scoring import Score, evaluate, in_groups, note_on_length
 from trainer.files import weights
 from trainer.flags import Flags, resolve_sequence
 from trainer.model.program import Program
-from trainer.open import Machine, builder, of_newest_run, open_machine, open_weights
+from trainer.open import Machine, builder, of_newest_run, open_machine
 from trainer.report import Display, open_console
 
 LOSS, SPLITS = "loss", ("train", "val")
@@ -41,7 +40,7 @@ def main(argv: Sequence[str]) -> int:
     flags = of_newest_run(flags)
     data_dir = data_directory(flags.data_dir)
     machine = open_machine(flags)
-    model, tokenizer = open_weights(flags)
+    model, tokenizer = weights.open_with_tokenizer(flags)
     source = flags.value("model")
     weights.refuse_random(source, model)
     B = flags.batch or (64 if machine.choice.gpu else 4)

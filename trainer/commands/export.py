@@ -17,13 +17,14 @@ import numpy as np
 
 from ladder.core.common.errors import LadderError
 from trainer.commands.parser import build_parser
-from trainer.data.datasets import data_directory, prepare
+from trainer.data.datasets import prepare
+from trainer.data.download import data_directory
 from trainer.data.token_files import TokenLoader
 from trainer.data.tokenizers import get_tokenizer
 from trainer.engine.passes import one_batch
 from trainer.files import huggingface, kept_model, llmc_files, weights
 from trainer.flags import DeviceChoice, Flags, resolve_sequence
-from trainer.open import builder, open_machine, open_weights
+from trainer.open import builder, open_machine
 
 FORMATS = ("hf", "llmc", "llmc-bf16", "debug-state", "tokenizer")
 
@@ -40,7 +41,7 @@ def main(argv: Sequence[str]) -> int:
         llmc_files.save_tokenizer(output, tokenizer)
         print(f"{output}: the tokenizer {tokenizer.name}, {tokenizer.vocab} tokens")
         return 0
-    model, tokenizer = open_weights(flags)
+    model, tokenizer = weights.open_with_tokenizer(flags)
     if model.note is not None:  # other weights than those that were asked for
         raise LadderError(f"{name}: {model.note.removeprefix(f'{weights.INSTEAD} {name}: ')}")
     if to == "debug-state":

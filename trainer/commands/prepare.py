@@ -5,22 +5,22 @@ from pathlib import Path
 
 from ladder.core.common.command_line import Parser
 from ladder.core.common.errors import LadderError
-from trainer.data import datasets, download, hub_texts, tokenizers
+from trainer.data import datasets, download, hub_texts
 from trainer.data.benchmarks import BENCHMARKS, prepare_benchmark
-from trainer.data.datasets import data_directory
 from trainer.data.token_files import TokenLoader
 from trainer.data.tokenizers import get_tokenizer
+from trainer.flags import DATASETS, TOKENIZERS
 
 
 def main(argv: Sequence[str]) -> int:
     what = "Prepare a data set or a benchmark as token files."
     parser = Parser(prog="python -m trainer prepare", description=what)
-    names = ", ".join((*datasets.NAMES, *BENCHMARKS))
+    names = ", ".join((*DATASETS, *BENCHMARKS))
     parser.add_argument(
         "name", metavar="NAME", help=f"one of {names}, a text file, or Parquet files"
     )
     parser.add_argument(
-        "--tokenizer", choices=tokenizers.NAMES, default="gpt2", help="default %(default)s"
+        "--tokenizer", choices=TOKENIZERS, default="gpt2", help="default %(default)s"
     )
     parser.add_argument(
         "--data-dir", help=f"default: ${download.VARIABLE}, else ./data; the cache if read-only"
@@ -41,7 +41,7 @@ def main(argv: Sequence[str]) -> int:
         if getattr(chosen, flag) is not None and not shards:
             known = ", ".join((*hub_texts.HUB_TEXTS, "Parquet files"))
             raise LadderError(f"--{flag.replace('_', '-')} is for {known}, not for {chosen.name}")
-    data_dir = data_directory(chosen.data_dir)
+    data_dir = download.data_directory(chosen.data_dir)
     if chosen.name in BENCHMARKS and chosen.shards is None:
         vocab = get_tokenizer(chosen.tokenizer, data_dir).vocab
         path, examples = prepare_benchmark(chosen.name, chosen.tokenizer, data_dir, vocab=vocab)

@@ -97,7 +97,7 @@ def measure(
     launches = sum(_launches(engine, call) for call in job.program.training_step)
     run_with_ranges(engine)
     exchanges = collective_timing.time_collectives(engine)
-    memory = dict(engine.memory_table())
+    memory = engine.memory_by_kind()
     compute_ms = [step_ms]
     if job.peers is not None:
         compute_ms = collective_timing.time_without_collectives(job, engine, group)
@@ -110,9 +110,7 @@ def measure(
         "step_ms": step_ms,
         "tokens_per_second": 1e3 * job.tokens * group.size / step_ms,
         "ranks": group.size,
-        "zero": job.sharding.stage,
-        "overlap": job.sharding.overlaps,
-        "exchanged_by": job.exchanged_by,
+        **job.exchange,
         "exchanges": exchanges,
         "compute_ms": compute_ms,  # of each rank, without exchanges
         "exposed_ms": exposed_ms,

@@ -12,7 +12,6 @@ import numpy as np
 from ladder.core.common import files
 from ladder.core.common.errors import LadderError
 from trainer.commands.parser import TRAINED, build_parser
-from trainer.data.datasets import data_directory
 from trainer.data.tokenizers import Tokenizer
 from trainer.engine.engine import Engine
 from trainer.engine.generation import Generator, decode_stream, encode_prompt, prefill_length
@@ -23,7 +22,7 @@ from trainer.model import decoding
 from trainer.model.calls import Call
 from trainer.model.fusion import FUSIONS
 from trainer.model.program import Program
-from trainer.open import Build, Machine, of_newest_run, open_machine, open_weights
+from trainer.open import Build, Machine, of_newest_run, open_machine
 from trainer.report import printable
 
 SETTINGS = (  # the flags of a run that matter to a text
@@ -94,9 +93,8 @@ def open_generator(
     any_prompt  one at a time, which are not known yet and may fill the context
     """
     machine = open_machine(flags)
-    model, tokenizer = open_weights(flags)
-    data_dir = str(data_directory(flags.data_dir))
-    config = resolve_sample(flags, machine.choice, tokenizer.name, data_dir)
+    model, tokenizer = weights.open_with_tokenizer(flags)
+    config = resolve_sample(flags, machine.choice)
     weights.refuse_random(config.model, model)
     ids = [encode_prompt(tokenizer, p) for p in ([config.prompt] if prompts is None else prompts)]
     if any_prompt:

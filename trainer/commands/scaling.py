@@ -120,7 +120,7 @@ def measure(
     exchanges: dict[str, float] = {}
     for row in time_collectives(engine):
         exchanges[row["kind"]] = exchanges.get(row["kind"], 0.0) + row["ms"]
-    memory = dict(engine.memory_table())
+    memory = engine.memory_by_kind()
     condition = gpu_condition.entry(sensed, group)
     compute = [weak] if job.peers is None else time_without_collectives(job, engine, group)
     each = ([weak] if job.peers is None else time_alone(job, group)) if alone else []
@@ -128,9 +128,7 @@ def measure(
         "machine": machine_of(job.device),
         **job.description(),
         **results.of_step(job.kernels.rungs),
-        "zero": job.sharding.stage,
-        "overlap": job.sharding.overlaps,
-        "exchanged_by": job.exchanged_by,
+        **job.exchange,
         "ranks": group.size,
         "tokens": job.tokens,
         "most": most,

@@ -6,8 +6,6 @@ power, so the clock is higher. Random weights, the default, are at their fastest
 that the weights stay what they are, however many steps are timed.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import json
@@ -34,7 +32,6 @@ from ladder.core.measure.roofline import Roof, copy_bandwidth, matrix_rate, meas
 from reference import adamw
 from trainer.commands.doctor import processor_name
 from trainer.commands.parser import build_parser
-from trainer.data.datasets import data_directory
 from trainer.data.token_files import TokenLoader
 from trainer.engine.engine import Engine
 from trainer.engine.kernels import Kernels
@@ -89,9 +86,10 @@ class Job:
         return self.program.B * self.program.T
 
     @property
-    def exchanged_by(self) -> str | None:
-        """What moves gradients and weights between the ranks; None where there is one."""
-        return None if self.peers is None else self.peers.name
+    def exchange(self) -> dict[str, Any]:
+        """How ranks share the update, and what moves gradients and weights between them."""
+        by = None if self.peers is None else self.peers.name
+        return {"zero": self.sharding.stage, "overlap": self.sharding.overlaps, "exchanged_by": by}
 
     def engine(self, rungs: Mapping[str, Rung] | None = None, write: bool = False) -> Engine:
         """An engine with weights, random ones the same in all layers, and a batch, ready for a
@@ -99,7 +97,7 @@ class Job:
         speaks against the measurement, that is said."""
         pieces: Pieces
         if self.trained is not None:
-            pieces = weights.open_file(self.trained[0], data_directory(None)).pieces
+            pieces = weights.open_file(self.trained[0]).pieces
         else:
             drawn = initial_parameters(self.shape, seed=0, equal_layers=True)
             pieces = ((name, None, tensor) for name, tensor in drawn)
@@ -124,7 +122,7 @@ class Job:
         )
         return engine
 
-    def alone(self) -> Job:
+    def alone(self) -> "Job":
         """The same step of a process that trains alone."""
         alone = dataclasses.replace(self, sharding=WHOLE, peers=None)
         program = alone._build(self.program.B, self.program.fusions)
@@ -160,7 +158,7 @@ class Job:
         parts += ["stochastic"] * bool(c.stochastic_rounding and c.master_weights)
         return "-".join(parts)
 
-    def fused(self, names: Collection[str], **changes: Any) -> Job:
+    def fused(self, names: Collection[str], **changes: Any) -> "Job":
         """The same step with these fusions and no others; its rungs are chosen by the same
         settings with `changes`."""
 
@@ -213,7 +211,7 @@ def open_job(flags: Flags, command: str, needs_gpu: bool = False, group: Group =
     if model in SIZES:
         shape = SIZES[model].config
     else:
-        opened = weights.open_file(path := Path(model), data_directory(None))
+        opened = weights.open_file(path := Path(model))
         shape, trained = opened.shape, (path, opened.source)
         text = text or weights.settings_of(path).get("train_data")
     config = resolve_step(flags, machine.choice, shape.context)

@@ -60,7 +60,7 @@ def measure(flags: Flags, write: bool = False) -> tuple[dict[str, Any], dict[str
         "gflops": job.tokens * job.shape.flops_per_token(job.program.T) / median / 1e6,
         "floor_ms": sum(row["floor_ms"] for row in table),
         **step_timing.in_giga(roof),
-        "device_bytes": sum(size for _, size in engine.memory_table()),
+        "device_bytes": engine.memory_by_kind().total(),
         "peak_memory_bytes": peak_memory(),
         **gpu_condition.entry(sensed),
         **op_timing.energy_of_step(engine, job.tokens),

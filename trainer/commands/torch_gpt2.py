@@ -16,7 +16,7 @@ from trainer.flags import TrainConfig
 from trainer.model.gpt2 import GPT2Config
 
 try:
-    import torch
+    import torch as torch  # beside_torch.py asks for it
     import torch.nn.functional as F
 except ImportError:
     torch = None
@@ -25,10 +25,6 @@ Mode = Literal["eager", "compiled", "graph"]
 MODES: tuple[Mode, ...] = ("eager", "compiled", "graph")
 WARM_UP = 3  # steps that set libraries up, compile, and fill the memory pool of a CUDA graph
 Weights = Mapping[str, Any]
-
-
-def is_installed() -> bool:
-    return torch is not None
 
 
 def logits_of(w: Weights, tokens: Any, heads: int) -> Any:

@@ -19,7 +19,7 @@ import numpy as np
 from ladder.core.common.errors import LadderError
 from reference import adamw
 from trainer.commands.parser import build_parser
-from trainer.data.datasets import data_directory
+from trainer.data.download import data_directory
 from trainer.engine.engine import Engine
 from trainer.engine.passes import fetch_loss, one_batch
 from trainer.files import llmc_files, weights

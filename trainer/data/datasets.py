@@ -24,20 +24,17 @@ from ladder.core.common.errors import LadderError
 from ladder.core.common.files import read_bytes
 from ladder.core.common.files import read_text as read_file
 from trainer.data import download, hub, tokenizers
-from trainer.data.download import DownloadError, data_directory
+from trainer.data.download import DownloadError
 from trainer.data.hub_texts import HUB_TEXTS, is_parquet, of_files, of_the_hub, prepare_text
 from trainer.data.sets import Prepared, remove_others, use_or_make
-from trainer.data.token_files import TokenLoader, is_text, spelled_out, write_tokens
+from trainer.data.token_files import is_text, spelled_out, write_tokens
 from trainer.data.tokenizers import CHARS_VOCABULARY, Tokenizer, get_tokenizer
-
-__all__ = ["Prepared", "TokenLoader", "data_directory", "prepare"]
+from trainer.flags import DATASETS
 
 PLAY = Path(__file__).with_name("play.txt")
 MOST_TEXT = 1 << 30  # bytes of a text of one's own, which is tokenized in memory
 END_OF_TEXT_LINE = r"(?m)^<\|endoftext\|>[^\S\n]*\n?"
 LLMC_VALIDATION = 32768  # tokens, at the start of tinyshakespeare
-
-NAMES = ("tinyshakespeare", *HUB_TEXTS, "play")
 
 
 def prepare(
@@ -66,14 +63,14 @@ def prepare(
             hub.pyarrow_parquet()  # where it is missing, nothing is downloaded
         chosen = get_tokenizer(tokenizer, data_dir)
         return prepare_text(of_the_hub(name, data_dir), data_dir, chosen, *sizes)
-    if name not in NAMES and is_parquet(Path(name)):
+    if name not in DATASETS and is_parquet(Path(name)):
         if tokenizer.partition(":")[0] == "chars":
             raise LadderError(
                 f"{name}: the tokenizer chars is for text files; choose gpt2 or bytes"
             )
         chosen, note = _tokenizer_or_bytes(tokenizer, data_dir, fallback)
         return prepare_text(of_files(Path(name)), data_dir, chosen, *sizes, note)
-    if name not in NAMES:
+    if name not in DATASETS:
         return _prepare_file(Path(name), data_dir, tokenizer, fallback)
     if fallback and (why := play_instead(name, data_dir)):
         return dataclasses.replace(prepare("play", data_dir, "bytes"), note=why)
@@ -105,7 +102,7 @@ def _prepare_file(path: Path, data_dir: str | Path, tokenizer: str, fallback: bo
     if not path.exists():
         raise LadderError(
             f"there is no data set {str(path)!r}, and no such file; choose one of "
-            f"{', '.join(NAMES)}, or name a text file or Parquet files"
+            f"{', '.join(DATASETS)}, or name a text file or Parquet files"
         )
     texts, source = _documents(path)
     folder = _folder(path, source)
@@ -152,7 +149,7 @@ def token_files(name: str, data_dir: str | Path, tokenizer: Tokenizer) -> str:
 
 def is_another_text(name: str, files: str) -> bool:
     """Whether a text of one's own is another one now than that which these token files hold."""
-    if name in NAMES or is_parquet(Path(name)) or not is_text(name):
+    if name in DATASETS or is_parquet(Path(name)) or not is_text(name):
         return False
     _, source = _documents(Path(name))
     return _folder(Path(name), source) not in files

@@ -92,16 +92,10 @@ def fetch(source: Source, data_dir: str | Path, *copies: Path) -> Path:
     one has come. Raises DownloadError where the file is not here and cannot be downloaded, and
     LadderError where it is here, is damaged, and cannot be replaced.
     """
-    import pooch
-
     damaged = None
     for path in (*copies, *places(data_dir, source.path)):
         if path.is_file():
-            try:
-                sha256 = pooch.file_hash(str(path))
-            except OSError as error:
-                raise LadderError(f"cannot read {path}: {error.strerror}") from None
-            if sha256 == source.sha256:
+            if (sha256 := hash_of(path)) == source.sha256:
                 return path
             damaged = f"{path} is damaged: its sha256 is {sha256}, and should be {source.sha256}"
     if damaged:
@@ -115,6 +109,16 @@ def fetch(source: Source, data_dir: str | Path, *copies: Path) -> Path:
         remedy = f"get it elsewhere and put it at {places(data_dir, source.path)[0]}"
         raise DownloadError(f"{error}; {remedy}") from None
     return target
+
+
+def hash_of(path: Path) -> str:
+    """The SHA-256 of a file. Raises LadderError where it cannot be read."""
+    import pooch
+
+    try:
+        return str(pooch.file_hash(str(path)))
+    except OSError as error:
+        raise LadderError(f"cannot read {path}: {error.strerror}") from None
 
 
 def _download(source: Source, target: Path) -> None:

@@ -12,6 +12,7 @@ from ladder.core.common.errors import LadderError
 from ladder.core.common.files import atomic_write
 from ladder.core.common.install import cores
 from trainer.data import hub, shards
+from trainer.data.download import hash_of
 from trainer.data.hub import UNREAD, HubText, Position, fetch_file, list_files, own_documents
 from trainer.data.sets import Prepared, note_complete, remove_others, use_or_make
 from trainer.data.token_files import LARGEST, read_count
@@ -64,8 +65,6 @@ def is_parquet(path: Path) -> bool:
 def of_files(path: Path) -> Text:
     """Parquet files of one's own, in the order of their names. The first shard is to validate on.
     The set's folder is named for the path and for the content."""
-    import pooch
-
     files = [path]
     if path.is_dir():
         files = sorted(file for file in path.glob("*.parquet") if file.is_file())
@@ -73,11 +72,7 @@ def of_files(path: Path) -> Text:
         raise LadderError(
             f"the folder {path} holds no .parquet files; of plain text, name one file"
         )
-    try:
-        hashes = [pooch.file_hash(str(file)) for file in files]
-    except OSError as error:
-        raise LadderError(f"cannot read {error.filename}: {error.strerror}") from None
-    source = hashlib.sha256(" ".join(hashes).encode()).hexdigest()
+    source = hashlib.sha256(" ".join(map(hash_of, files)).encode()).hexdigest()
     name = f"{path.resolve().stem}-{source[:12]}"
     return Text(name, source, ["train"], lambda split, start: own_documents(files, start))
 

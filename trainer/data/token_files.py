@@ -243,9 +243,9 @@ class Loader(ABC):
                     f"is {value} now; resume with the same data and flags"
                 )
 
-    @abstractmethod
     def _identity(self) -> dict[str, Any]:
         """What must not change for a position to keep its meaning."""
+        return {"B": self.B, "T": self.T, "seed": self.seed, "tokens": self._counts}
 
     def _read(self, path: Path, starts: Sequence[int], length: int) -> np.ndarray:
         """As `read_rows`, int32. Raises LadderError where a token is beyond the vocabulary.
@@ -349,15 +349,9 @@ class TokenLoader(Loader):
         self._go_to(epoch, shard, batch)
 
     def _identity(self) -> dict[str, Any]:
-        return {
-            "order": "llm.c" if self.llmc_order else None,
-            "ranks": self.ranks if self.llmc_order else None,
-            "B": self.B,
-            "T": self.T,
-            "shuffle": self.shuffle,
-            "seed": self.seed,
-            "tokens": self._counts,
-        }
+        order, ranks = ("llm.c", self.ranks) if self.llmc_order else (None, None)
+        own = {"order": order, "ranks": ranks, "shuffle": self.shuffle}
+        return own | super()._identity()
 
     def _go_to(self, epoch: int, shard: int, batch: int) -> None:
         """Open the epoch's shard number `shard`, to take its window number `batch` next."""
@@ -430,10 +424,4 @@ class RandomOffsetLoader(Loader):
         self._batch = batch
 
     def _identity(self) -> dict[str, Any]:
-        return {
-            "order": "random offsets",
-            "B": self.B,
-            "T": self.T,
-            "seed": self.seed,
-            "tokens": self._counts,
-        }
+        return {"order": "random offsets"} | super()._identity()

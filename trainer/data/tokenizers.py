@@ -4,11 +4,9 @@ The first is tiktoken's work, with the merge list read from the data directory. 
 what one would write first, and are all that a small model on a small text needs.
 """
 
-from __future__ import annotations
-
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -18,8 +16,8 @@ import numpy as np
 from ladder.core.common.errors import LadderError
 from ladder.core.common.files import read_json, read_text, write_json
 from trainer.data import download
+from trainer.flags import TOKENIZERS
 
-NAMES = ("gpt2", "bytes", "chars")
 CHARS_VOCABULARY = "chars_vocabulary.json"  # in the folder of a text
 OWN_CHARS = "chars:"  # and the folder of a text of one's own
 END_OF_TEXT = "<|endoftext|>"
@@ -45,10 +43,6 @@ class Tokenizer(ABC):
         """Its tokens (n,), uint16, with `eot` before them."""
         begin = [] if self.eot is None else [self.eot]
         return np.array(begin + self.encode(text), np.uint16)
-
-    def decode(self, ids: Iterable[int]) -> str:
-        """A sequence cut within a character shows a replacement character there."""
-        return b"".join(map(self.token_bytes, ids)).decode("utf-8", errors="replace")
 
 
 class GPT2Tokenizer(Tokenizer):
@@ -97,8 +91,7 @@ class GPT2Tokenizer(Tokenizer):
         return np.append(np.uint16(self.eot), tokens.astype(np.uint16))
 
     def token_bytes(self, i: int) -> bytes:
-        token: bytes = self._encoding.decode_single_token_bytes(int(i))
-        return token
+        return bytes(self._encoding.decode_single_token_bytes(int(i)))
 
 
 def printable_bytes() -> dict[str, int]:
@@ -139,11 +132,11 @@ class CharTokenizer(Tokenizer):
         self._ids = {symbol: i for i, symbol in enumerate(self.symbols)}
 
     @classmethod
-    def of_text(cls, text: str, name: str = "chars") -> CharTokenizer:
+    def of_text(cls, text: str, name: str = "chars") -> "CharTokenizer":
         return cls(sorted(set(text)), name)
 
     @classmethod
-    def load(cls, path: str | Path, name: str = "chars") -> CharTokenizer:
+    def load(cls, path: str | Path, name: str = "chars") -> "CharTokenizer":
         """From a list, or the tokenizer.json that stands beside a model, in the order of ids."""
         symbols = read_json(path)
         try:
@@ -204,4 +197,4 @@ def get_tokenizer(name: str, data_dir: str | Path, model: Path | None = None) ->
             f"the characters of {folder!r} are not in the data directory {data_dir}; name the one "
             "where the text was prepared by --data-dir"
         )
-    raise LadderError(f"there is no tokenizer {name!r}; choose one of {', '.join(NAMES)}")
+    raise LadderError(f"there is no tokenizer {name!r}; choose one of {', '.join(TOKENIZERS)}")

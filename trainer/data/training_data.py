@@ -8,8 +8,8 @@ from typing import Any
 
 from ladder.core.common.errors import LadderError
 from trainer.data.benchmarks import prepare_benchmark
-from trainer.data.datasets import data_directory, play_instead, prepare, token_files
-from trainer.data.download import DownloadError
+from trainer.data.datasets import play_instead, prepare, token_files
+from trainer.data.download import DownloadError, data_directory
 from trainer.data.multiple_choice import Example
 from trainer.data.token_files import (
     Loader,

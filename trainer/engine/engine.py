@@ -5,8 +5,6 @@ views into it. Every call is bound once, so that a step only walks through lists
 the second time on, each list is one graph that the device replays.
 """
 
-from __future__ import annotations
-
 import functools
 import itertools
 import math
@@ -62,8 +60,8 @@ class Engine:
         device: Device,
         real: np.dtype,
         rungs: Mapping[str, Rung],
-        weights_of: Engine | None = None,
-        watch: Callable[[Engine, Call], None] | None = None,
+        weights_of: "Engine | None" = None,
+        watch: "Watch | None" = None,
         peers: Communicator | None = None,
         on_progress: Callable[[str], None] = say_nothing,
     ) -> None:
@@ -217,10 +215,9 @@ class Engine:
         self._inputs.send()
         return self.device.fetch(self.arrays[name])
 
-    def memory_table(self) -> list[tuple[str, int]]:
-        """(kind, bytes) of all that was allocated, for printing."""
-        sizes = memory.by_kind(self.program, self.real, self.device, self.rungs, self._lender)
-        return [*sizes.items()]
+    def memory_by_kind(self) -> Counter[str]:
+        """Bytes of all that was allocated."""
+        return memory.by_kind(self.program, self.real, self.device, self.rungs, self._lender)
 
     def _view(self, ref: Ref) -> Any:
         name, layer = ref
@@ -285,7 +282,7 @@ class Engine:
         behind = None if item.behind is None else self._ends[item.behind]
         self._ends[item] = self.device.fork(work, item.urgent, behind)
 
-    def _run_watched(self, items: Sequence[Item], watch: Callable[[Engine, Call], None]) -> None:
+    def _run_watched(self, items: Sequence[Item], watch: "Watch") -> None:
         for call in in_order(items):
             self.bound[call]()
             if isinstance(call, Call):

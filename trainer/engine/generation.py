@@ -7,8 +7,6 @@ window is filled anew. A `Predictor` draws the samples of a training run: by pla
 over the whole window, with the kernels that train.
 """
 
-from __future__ import annotations
-
 import codecs
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -58,7 +56,7 @@ def generate(
 
 
 def sample(
-    predictor: Predictor,
+    predictor: "Predictor",
     tokenizer: Tokenizer,
     config: SampleConfig,
     stop: Callable[[], bool],

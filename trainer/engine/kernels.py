@@ -43,7 +43,7 @@ class Kernels:
         return {key: choice.rung for key, choice in self.choices.items()}
 
     def record(self) -> dict[str, Any]:
-        """What a checkpoint keeps, as JSON; `choose` takes it as `before`, and `follow`."""
+        """What a checkpoint keeps, as JSON; `choose` takes it as `before`."""
         return {**rung_choice.record(self.choices), "fusions": self.program.fusions}
 
 
@@ -101,17 +101,6 @@ def _notes_on_tf32(settings: KernelSettings, choices: Mapping[str, Choice]) -> l
     if settings.choice.dtype != "fp32":
         why = f"TF32 is for factors in fp32, and this run computes in {settings.choice.dtype}"
     return [f"-f 1 has no effect: {why}"]
-
-
-def follow(
-    recorded: Mapping[str, Any],
-    settings: KernelSettings,
-    build: Callable[[Collection[str]], Program],
-) -> Kernels:
-    """The kernels that another rank has chosen. Raises LadderError where this rank has another
-    version of one."""
-    choices = rung_choice.as_recorded(recorded)
-    return Kernels(build(recorded["fusions"]), choices, settings, [])
 
 
 # ---- which fusions the program goes through: --fuse, and what the rungs ask for -----------------

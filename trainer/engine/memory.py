@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from ladder.core.common.errors import LadderError
-from ladder.core.contract.device import ALIGNMENT, Device, Memory
+from ladder.core.contract.device import ALIGNMENT, Device
 from ladder.core.contract.expressions import ceil_div
 from ladder.core.contract.ladder import find
 from ladder.core.contract.op import resolve_dtype
@@ -64,9 +64,9 @@ def lay_out(program: Program, real: np.dtype, lender: Program | None = None) -> 
     sizes: Counter[Arena] = Counter()
     places = {}
     for name, buffer in program.buffers.items():
-        if no_masters and buffer.kind == "master":
+        if (no_masters and buffer.kind == "master") or name in left_out:
             continue
-        if buffer.has_memory and name not in left_out:
+        if buffer.inside is None and buffer.pieces is None:  # no part of others
             dtype = resolve_dtype(buffer.dtype, real)
             arena = INPUTS if buffer.kind == INPUTS[0] else (buffer.kind, dtype)
             places[name] = arena, sizes[arena]
@@ -141,8 +141,9 @@ def refuse_what_does_not_fit(
         needed, also = by_kind(program, real, device, rungs).total(), beside(program.B)
         return needed + (by_kind(also, real, device, rungs, program).total() if also else 0)
 
-    free, each = available(device), ""
-    if free is not None and device.memory() is None and sharers > 1:
+    of_device, each = device.memory(), ""
+    free = available_on_host() if of_device is None else of_device[0]
+    if free is not None and of_device is None and sharers > 1:
         free, each = free // sharers, f" for each of {sharers} ranks"
     if free is None or (need := total(program)) <= free:
         return
@@ -157,12 +158,6 @@ def refuse_what_does_not_fit(
         f"{B} {T} needs {need / GIB:.1f} GiB of memory, and {device.name} "
         f"has {free / GIB:.1f} GiB available{each}; {remedy}"
     )
-
-
-def available(device: Memory) -> int | None:
-    """Free bytes of the device; None if unknown."""
-    memory = device.memory()
-    return available_on_host() if memory is None else memory[0]
 
 
 def available_on_host() -> int | None:

@@ -4,8 +4,6 @@ That is the one whose tokens have the least loss in sum (accuracy) or on average
 accuracy), as in llm.c's dev/data/hellaswag.py. llm.c's training program logs the second.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -33,10 +31,6 @@ class Score(NamedTuple):
     examples: int
     right: int
     right_normalized: int
-
-    @property
-    def normalized_accuracy(self) -> float:
-        return self.right_normalized / self.examples
 
 
 def evaluate(

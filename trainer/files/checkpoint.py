@@ -12,8 +12,6 @@ again makes step_N.2, which replaces step_N when reading; nothing is ever overwr
 One process saves into a folder at a time. No pickle: a checkpoint from a stranger is only data.
 """
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import json
@@ -102,7 +100,7 @@ def latest(directory: str | Path) -> int | None:
     return max((step for step, _, _ in _checkpoints(Path(directory))), default=None)
 
 
-def load(directory: str | Path, step: int) -> tuple[CheckedTensors, dict[str, Any]]:
+def load(directory: str | Path, step: int) -> "tuple[CheckedTensors, dict[str, Any]]":
     """The tensors and the state of a checkpoint. A tensor is read, and checked, when asked for.
 
     Raises LadderError if there is no such checkpoint or it is not as it was written; for the

@@ -6,8 +6,6 @@ the names of its tensors, and which of them are transposed.
 Layout: https://github.com/huggingface/transformers, models/<model>/modeling_<model>.py.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import os
@@ -21,10 +19,10 @@ import numpy as np
 
 from ladder.core.common.errors import LadderError
 from ladder.core.common.files import atomic_write, read_json, write_json
-from trainer.data.download import DownloadError, probe
+from trainer.data.download import DownloadError, hash_of, probe
 from trainer.data.tokenizers import Tokenizer
 from trainer.files.tensor_file import Pieces, TensorFile, check_finite, write_tensors
-from trainer.model.model_config import HuggingFaceFormat, ModelConfig, format_in, padded
+from trainer.model.model_config import HuggingFaceFormat, ModelConfig, Pretrained, format_in, padded
 from trainer.model.registry import MODELS, SIZES
 
 WEIGHTS = "model.safetensors"
@@ -32,19 +30,21 @@ WEIGHTS = "model.safetensors"
 WRAPPERS = r"(?:(?<=\.)|^)(_orig_mod|module|_\w+_wrapped_module)\."
 
 
-def load_huggingface(source: str | Path, data_dir: str | Path) -> tuple[ModelConfig, Pieces]:
-    """Open a model's weights; returns its config and its parameters, piece by piece.
-
-    source    a .safetensors file, a folder with model.safetensors, or the name of a model on the
-              Hugging Face Hub: "gpt2" ... "gpt2-xl", "owner/name"
-    data_dir  searched first for a model that is given by name: <data_dir>/gpt2/model.safetensors
+def load_huggingface(path: Path) -> tuple[ModelConfig, Pieces]:
+    """Open the weights in a .safetensors file or in a folder with model.safetensors; returns the
+    model's config and its parameters, piece by piece.
 
     A piece is (name, layer, array): a slice (out, in) or (C,) of a stacked parameter, or a whole
-    one with layer None; the vocabulary comes padded. Raises DownloadError, and LadderError for
-    weights that are damaged or not those of a known model: at once for names, shapes and types; for
-    NaN when it is met.
+    one with layer None; the vocabulary comes padded. Raises LadderError for weights that are
+    damaged or not those of a known model: at once for names, shapes and types; for NaN when it is
+    met.
     """
-    file = TensorFile(_find(str(source), Path(data_dir)))
+    if path.is_dir() and not (path / WEIGHTS).exists():
+        raise LadderError(
+            f"{path}: this folder holds no checkpoint and no {WEIGHTS}; a run leaves its model at "
+            "its end"
+        )
+    file = TensorFile(path / WEIGHTS if path.is_dir() else path)
     config_path = file.path.with_name("config.json")
     if not config_path.exists():
         config = _guess_config(file)
@@ -101,11 +101,8 @@ def export_huggingface(
     }
     with atomic_write(directory / WEIGHTS) as weights:
         write_tensors(weights, tensors, about)
-    for name, content in (
-        ("generation_config.json", {"do_sample": True, **ends}),
-        ("config.json", settings),
-    ):
-        write_json(directory / name, content, indent=2)
+    write_json(directory / "generation_config.json", {"do_sample": True, **ends}, indent=2)
+    write_json(directory / "config.json", settings, indent=2)
 
 
 def tokenizer_of(folder: Path) -> str | None:
@@ -251,56 +248,37 @@ def _guess_config(file: TensorFile) -> ModelConfig:
     )
 
 
-def _find(source: str, data_dir: Path) -> Path:
-    """The .safetensors file of `source`; by name first in data_dir, then from the Hub."""
-    path = Path(source)
-    pretrained = {name: size.pretrained for name, size in SIZES.items() if size.pretrained}
-    if source not in pretrained:
-        if path.suffix == ".safetensors":
-            return path
-        if path.is_dir():
-            if not (path / WEIGHTS).exists():
-                raise LadderError(
-                    f"{path}: this folder holds no checkpoint and no {WEIGHTS}; a run leaves its "
-                    "model at its end"
-                )
-            return path / WEIGHTS
-        if not re.fullmatch(r"[\w.-]+/[\w.-]+", source):
-            raise LadderError(
-                f"no weights {source!r}: give a .safetensors file, a folder that holds {WEIGHTS}, "
-                f"{', '.join(pretrained)}, or owner/name of a model on the Hugging Face Hub"
-            )
-    local = data_dir / source / WEIGHTS
-    if local.exists():
-        return local
-    if known := pretrained.get(source):
-        return _checked(_download(known.repository, known.revision), known.sha256)
-    return _checked(_download(source))
+def find_pretrained(name: str, data_dir: Path) -> Path:
+    """The weights of a model that has some: those in data_dir, <data_dir>/gpt2/model.safetensors,
+    or those of the Hub. Raises DownloadError."""
+    known = SIZES[name].pretrained
+    assert known is not None
+    local = data_dir / name / WEIGHTS
+    return local if local.exists() else _checked(_download(known), known)
 
 
-def _checked(path: Path, sha256: str = "") -> Path:
+def _checked(path: Path, known: Pretrained) -> Path:
     """A file in the Hub's local cache, once its content is seen to have a SHA-256.
 
-    Where none is given, it is the one that the Hub reported when the file was fetched, by which
+    Where none is known, it is the one that the Hub reported when the file was fetched, by which
     the cache names what `path` links to.
     """
-    import pooch
-
-    expected = sha256 or os.path.basename(os.path.realpath(path))
-    if re.fullmatch("[0-9a-f]{64}", expected) and pooch.file_hash(str(path)) != expected:
+    expected = known.sha256 or os.path.basename(os.path.realpath(path))
+    if re.fullmatch("[0-9a-f]{64}", expected) and hash_of(path) != expected:
         raise LadderError(
             f"{path} does not have the sha256 {expected}; delete it, and it is fetched again"
         )
     return path
 
 
-def _download(repository: str, revision: str | None = None) -> Path:
+def _download(known: Pretrained) -> Path:
     """The Hub's file in its local cache, downloaded if it is missing (with a progress bar)."""
     import huggingface_hub  # takes a quarter of a second, and few runs need it
     from huggingface_hub import constants
 
+    repository = known.repository
     fetch = functools.partial(
-        huggingface_hub.hf_hub_download, repository, revision=revision, etag_timeout=5
+        huggingface_hub.hf_hub_download, repository, revision=known.revision, etag_timeout=5
     )
     with suppress(OSError):  # LocalEntryNotFoundError: not in the cache
         fetch("config.json", local_files_only=True)
@@ -308,14 +286,12 @@ def _download(repository: str, revision: str | None = None) -> Path:
     remedy = f"put its {WEIGHTS} into a folder, and name the folder by -e"
     if constants.HF_HUB_OFFLINE:
         raise DownloadError(f"{repository} is not in the cache and HF_HUB_OFFLINE is set; {remedy}")
+    reason = f"no connection to {constants.ENDPOINT}"
     try:
         probe(constants.ENDPOINT)  # without a network the Hub's client retries for half a minute
-    except Exception:  # the HTTP library's own, here and below; which library is not our business
-        message = f"cannot download {repository} (no connection to {constants.ENDPOINT}); {remedy}"
-        raise DownloadError(message) from None
-    try:
+        reason = ""
         fetch("config.json", local_files_only=False)
         return Path(fetch(WEIGHTS, local_files_only=False))
-    except Exception as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
+    except Exception as error:  # those of the client and of its HTTP library
+        reason = reason or (str(error).splitlines() or [type(error).__name__])[0]
         raise DownloadError(f"cannot download {repository} ({reason}); {remedy}") from None

@@ -177,7 +177,7 @@ ROUNDED = ".rounded"
 def kept(program: Program) -> list[str]:
     """What a checkpoint holds: a parameter as its float32 master copy, if it has one, and two
     moments."""
-    return [name + suffix for name in program.parameters for suffix in ("", ".m", ".v")]
+    return [name + suffix for name in program.config.parameters() for suffix in ("", ".m", ".v")]
 
 
 def restore_tensors(
@@ -229,6 +229,6 @@ def tensors_of(
         else:  # whole on every rank, as is a weight without a master copy
             tensors[name] = functools.partial(read, name)
     if config.stochastic_rounding and config.master_weights:
-        for name in program.parameters:
+        for name in program.config.parameters():
             tensors[name + ROUNDED] = functools.partial(read_rounded, name)
     return tensors

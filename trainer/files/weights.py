@@ -9,11 +9,11 @@ from typing import Any, get_type_hints
 from ladder.core.common.command_line import did_you_mean
 from ladder.core.common.errors import LadderError
 from ladder.core.common.files import read_json
-from trainer.data.download import DownloadError
+from trainer.data.download import DownloadError, data_directory
 from trainer.data.tokenizers import Tokenizer, get_tokenizer
 from trainer.files import checkpoint, huggingface, kept_model, llmc_files
 from trainer.files.tensor_file import Pieces, check_finite
-from trainer.flags import TrainConfig
+from trainer.flags import Flags, TrainConfig
 from trainer.model.model_config import ModelConfig, padded
 from trainer.model.program import initial_parameters
 from trainer.model.registry import MODELS, SIZES
@@ -44,7 +44,7 @@ def open_model(name: str, *, vocab: int, seed: int, data_dir: Path) -> Model:
     had. Raises LadderError for an unknown name and for files that are not a model.
     """
     if name not in SIZES:
-        return open_file(Path(name), data_dir)
+        return open_file(Path(name))
     size = SIZES[name]
     shape = size.config.with_vocab(vocab)
     if size.pretrained is None:
@@ -53,20 +53,21 @@ def open_model(name: str, *, vocab: int, seed: int, data_dir: Path) -> Model:
         note = f"{INSTEAD} {name}'s, which belong to the tokens of {size.tokenizer}"
         return random_model(shape, seed, note)
     try:
-        return Model(*huggingface.load_huggingface(name, data_dir), f"pretrained {name}")
+        file = huggingface.find_pretrained(name, data_dir)
     except DownloadError as error:
         return random_model(shape, seed, f"{INSTEAD} {name}: {error}")
+    return Model(*huggingface.load_huggingface(file), f"pretrained {name}")
 
 
-def open_with_tokenizer(
-    name: str, tokenizer: str | None, *, seed: int, data_dir: Path
-) -> tuple[Model, Tokenizer]:
+def open_with_tokenizer(flags: Flags) -> tuple[Model, Tokenizer]:
     """The model that `-e NAME` means, and the tokenizer that `--tokenizer` or else the model names.
 
     Raises LadderError where the two do not belong together.
     """
+    name, tokenizer = flags.value("model"), flags.tokenizer
+    seed, data_dir = flags.value("seed"), data_directory(flags.data_dir)
     # A file that is no model says so before a tokenizer's vocabulary is downloaded for it.
-    opened = None if name in SIZES else open_file(Path(name), data_dir)
+    opened = None if name in SIZES else open_file(Path(name))
     chosen = get_tokenizer(tokenizer or tokenizer_of(name), data_dir, _newest(Path(name))[0])
     model = opened or open_model(name, vocab=chosen.vocab, seed=seed, data_dir=data_dir)
     if model.tokenizer not in (None, chosen.name):
@@ -97,9 +98,12 @@ def refuse_random(name: str, model: Model) -> None:
     raise LadderError(f"-e {name}: {note.removeprefix(missing)}{remedy}")
 
 
-def open_file(path: Path, data_dir: Path) -> Model:
+def open_file(path: Path) -> Model:
     """A model from llm.c's `.bin`, Hugging Face safetensors, or the folder of a run."""
-    _refuse_missing(path)
+    if not path.exists():
+        others = known_runs(path) or f"; names are {', '.join(SIZES)}"
+        hint = did_you_mean(str(path), SIZES)
+        raise LadderError(f"-e {path}: no such file or folder, and no model's name{hint}{others}")
     if path.suffix == ".bin":
         return Model(*llmc_files.load_model(path), str(path))
     folder, step = _newest(path)
@@ -115,7 +119,7 @@ def open_file(path: Path, data_dir: Path) -> Model:
     if path.suffix == ".safetensors" or path.is_dir():
         if runs := kept_model.newest(folder):
             raise LadderError(f"-e {path} holds runs; name one: {', '.join(map(str, runs))}")
-        opened = huggingface.load_huggingface(folder, data_dir)
+        opened = huggingface.load_huggingface(folder)
         return Model(*opened, str(folder), tokenizer=huggingface.tokenizer_of(folder))
     raise LadderError(
         f"-e {path}: not a kind of file that holds a model; those are llm.c's .bin, .safetensors, "
@@ -133,13 +137,6 @@ def _newest(path: Path) -> tuple[Path, int | None]:
     return (path, step) if step is not None else (left or path, None)
 
 
-def _refuse_missing(path: Path) -> None:
-    if path.exists():
-        return
-    hint = did_you_mean(str(path), SIZES) + (known_runs(path) or f"; names are {', '.join(SIZES)}")
-    raise LadderError(f"-e {path}: no such file or folder, and no model's name{hint}")
-
-
 def known_runs(path: str | Path) -> str:
     """The runs that have left a model, the most similar first, where `path` is not there."""
     there = {str(run) for run in (*kept_model.newest(), *kept_model.newest(Path(path).parent))}
@@ -151,12 +148,7 @@ def tokenizer_of(name: str) -> str:
     """The name of the tokenizer that belongs to a model: a run's checkpoint tells its own."""
     if name in SIZES:
         return SIZES[name].tokenizer
-    path = Path(name)
-    _refuse_missing(path)  # before a tokenizer's vocabulary is downloaded for it
-    folder, step = _newest(path)
-    if step is not None:
-        return tokenizer_in(checkpoint.load(path, step)[1]) or "gpt2"
-    return huggingface.tokenizer_of(folder) or "gpt2"
+    return open_file(Path(name)).tokenizer or "gpt2"
 
 
 def tokenizer_in(state: Mapping[str, Any]) -> str | None:

@@ -1,7 +1,5 @@
 """The parts of a model's program: named buffers, and calls of ops on them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
@@ -37,10 +35,6 @@ class Buffer:
     stacked: bool = False
     inside: tuple[str, int] | None = None
     pieces: tuple[Piece, ...] | None = None
-
-    @property
-    def has_memory(self) -> bool:
-        return self.inside is None and self.pieces is None
 
 
 Ref = tuple[str, int | None]  # a buffer, or one layer of a stacked one
@@ -86,7 +80,7 @@ class Fork:
 
     calls: tuple[Call | Collective, ...]
     urgent: bool = False
-    behind: Fork | None = None
+    behind: "Fork | None" = None
 
 
 @dataclass(frozen=True, eq=False)

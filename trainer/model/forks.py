@@ -12,8 +12,6 @@ Layers share the memory for the gradients of activations. So before the main str
 a forked call reads, it joins that call.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,7 +29,7 @@ class Access(NamedTuple):
     end: int
     writes: bool
 
-    def conflicts(self, other: Access) -> bool:
+    def conflicts(self, other: "Access") -> bool:
         """Whether the order of both counts."""
         if self.buffer != other.buffer or not (self.writes or other.writes):
             return False

@@ -22,11 +22,9 @@ The end of the file says which sizes have names, and how files of Hugging Face a
 tensors.
 """
 
-from __future__ import annotations
-
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -233,7 +231,7 @@ class GPT2Config(ModelConfig):
         }
 
     @classmethod
-    def of_hugging_face_shapes(cls, shapes: Mapping[str, tuple[int, ...]]) -> GPT2Config | None:
+    def of_hugging_face_shapes(cls, shapes: Mapping[str, tuple[int, ...]]) -> "GPT2Config | None":
         """Heads are taken to be 64 wide, as in every GPT-2 that was published."""
         tables = [shapes.get(name, ()) for name in ("wte.weight", "wpe.weight")]
         if [len(shape) for shape in tables] != [2, 2]:
@@ -336,12 +334,6 @@ def _attention(part: Part, direction: str, args: str) -> None:
     part.call("attention", op, dims, f"{args} rng", p=p, stream=stream)
 
 
-def _again(part: Part, name: str, compute: Callable[[Part], None]) -> None:
-    """In the backward pass: what a layer has computed, once more if it was not kept."""
-    if not part.buffers[name].stacked:
-        compute(part)
-
-
 def _join(part: Part, where: str, out_and_inp: str, rng_stream: int) -> None:
     """The branch, with dropout if any, joins the residual stream.
 
@@ -367,11 +359,13 @@ def _backward(part: Part) -> None:
     for layer in reversed(range(part.config.layers)):
         part.layer = layer
         dout = _leave(part, "fcproj", 2 + 2 * layer)
-        _again(part, "fch_gelu", _activate)
+        if not part.buffers["fch_gelu"].stacked:  # it was not kept: once more
+            _activate(part)
         _linear_backward(part, "fcproj", linear(4 * C, C), "dfch_gelu", dout, "fch_gelu")
         args = f"dfch dfch_gelu {part.config.activation_keeps}"
         call(activation, f"{activation}.backward", part.flat_mlp_dims, args)
-        _again(part, "ln2", _ln_2)
+        if not part.buffers["ln2"].stacked:
+            _ln_2(part)
         _linear_backward(part, "fc", linear(C, 4 * C), "dln", "dfch", "ln2")
         args = "dbranch dln2w dln2b dln residual2 ln2w ln2_mean ln2_rstd"
         call("ln_2", "layernorm.backward", part.norm_dims, args)
@@ -379,7 +373,8 @@ def _backward(part: Part) -> None:
         dout = _leave(part, "attproj", 1 + 2 * layer)
         _linear_backward(part, "attproj", linear(C, C), "datty", dout, "atty")
         _attention(part, "backward", "dqkv datty qkv atty lse")
-        _again(part, "ln1", _ln_1)
+        if not part.buffers["ln1"].stacked:
+            _ln_1(part)
         _linear_backward(part, "qkv", linear(C, 3 * C), "dln", "dqkv", "ln1")
         args = "dbranch dln1w dln1b dln stream ln1w ln1_mean ln1_rstd"
         call("ln_1", "layernorm.backward", part.norm_dims, args)

@@ -58,10 +58,6 @@ class Program:
     fusions: tuple[str, ...] = ()
 
     @property
-    def parameters(self) -> tuple[str, ...]:
-        return tuple(self.config.parameters())
-
-    @property
     def update(self) -> tuple[Call, ...]:
         return tuple(op_calls((*self.reduce, *self.apply)))
 

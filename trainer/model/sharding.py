@@ -12,8 +12,6 @@ r of every bucket alone. So the moments and the master copies of a share exist o
 stage "os"). A cut may go through the middle of a tensor: AdamW treats every element by itself.
 """
 
-from __future__ import annotations
-
 import bisect
 import itertools
 import math
@@ -98,7 +96,7 @@ class Slice:
     def end(self) -> int:
         return self.start + self.count
 
-    def within(self, start: int, end: int) -> Slice | None:
+    def within(self, start: int, end: int) -> "Slice | None":
         """The part of it from `start` to before `end` in the vector; None if there is none."""
         begin, end = max(start, self.start), min(end, self.end)
         if begin >= end:

@@ -81,8 +81,7 @@ def measured_climb() -> dict[str, Any]:
     paths = sorted(step_timing.FOLDER.glob("*-climb-gpt2-*.json"))
     if not paths:
         raise LadderError("no climb has been measured yet: `make climb`, on a machine with a GPU")
-    climb: dict[str, Any] = read_json(paths[0])
-    return climb
+    return dict(read_json(paths[0]))
 
 
 def savings(climb: Mapping[str, Any], exact: bool = True) -> list[Saving]:
@@ -101,9 +100,15 @@ def savings(climb: Mapping[str, Any], exact: bool = True) -> list[Saving]:
             continue
         calls = [call for call in program.training_step if call.op == stage["op"]]
         benches = [*_benches(content["measurements"], stage)]
-        if benches:
-            saved = before["ms"] - stage["ms"]
-            rows.append(_saving(calls, benches, exact, saved))
+        if not benches:
+            continue
+        op = find(stage["op"]).op
+        same = [b for b in benches if any(b.dims == dict(call.dims) for call in calls)]
+        largest = max(benches, key=lambda bench: _work(op, bench.dims))
+        chosen = same[0] if same and exact else largest
+        share = sum(_work(op, call.dims) for call in calls) / _work(op, chosen.dims)
+        predicted = share * (chosen.low_us - chosen.high_us) / 1e3
+        rows.append(Saving(op.name, chosen, predicted, before["ms"] - stage["ms"]))
     return rows
 
 
@@ -120,16 +125,6 @@ def _benches(
         low, high = times.get(stage["from"]), times.get(to)
         if low and high:
             yield Bench(m["dims"], low, high)
-
-
-def _saving(calls: Sequence[Call], benches: Sequence[Bench], exact: bool, saved: float) -> Saving:
-    op = find(calls[0].op).op
-    same = [b for b in benches if any(b.dims == dict(call.dims) for call in calls)]
-    largest = max(benches, key=lambda bench: _work(op, bench.dims))
-    chosen = same[0] if same and exact else largest
-    share = sum(_work(op, call.dims) for call in calls) / _work(op, chosen.dims)
-    predicted = share * (chosen.low_us - chosen.high_us) / 1e3
-    return Saving(op.name, chosen, predicted, saved)
 
 
 def _work(op: Op, dims: Dims) -> float:
@@ -204,14 +199,10 @@ def _sectors(op: str, kernel: str, dims: tuple[tuple[str, int], ...]) -> int:
     return sum(line.sectors for line in report.lines)
 
 
-def count(run: Run) -> list[OpCount]:
-    """The sectors that a step of a run asks for, by op, the most first."""
-    return count_step(run.program.training_step, run.engine.rungs)
-
-
 def sectors(run: Run) -> list[OpCount]:
-    """The same, and a picture of it: in front of the sectors, the least possible."""
-    rows = count(run)
+    """The sectors that a step of a run asks for, by op, the most first, and a picture of them: in
+    front, the least possible."""
+    rows = count_step(run.program.training_step, run.engine.rungs)
     setting = f"B={run.program.B} T={run.program.T}, float32"
     title = f"A training step, {setting}, counted by the emulator"
     figure, (axes,) = figure_of(title, 1.0 + 0.27 * len(rows))

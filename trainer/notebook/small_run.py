@@ -13,7 +13,7 @@ from ladder.core.contract.op import REAL
 from ladder.core.show.notebook import rung_of
 from ladder.core.show.pages import ROOT
 from trainer.data import download
-from trainer.data.datasets import data_directory
+from trainer.data.download import data_directory
 from trainer.data.token_files import find_shards, read_tokens
 from trainer.data.training_data import open_data, open_loaders
 from trainer.engine.engine import Engine, watch_of
@@ -44,7 +44,7 @@ class Run:
 
     def __init__(self, flags: Flags, shape: ModelConfig, kernels: Mapping[str, int | str]):
         machine, data_dir = open_machine(flags), data_directory(flags.data_dir)
-        data = open_data(flags, data_dir, flags.tokenizer or weights.tokenizer_of("gpt2"))
+        data = open_data(flags, data_dir, flags.tokenizer or "gpt2")
         if data.tokenizer is None:
             raise LadderError(f"the tokenizer {data.tokenizer_name} is not available")
         self.source = data.note or data.name
@@ -135,8 +135,7 @@ class Run:
 
 def _log(p: np.ndarray) -> np.ndarray:
     """log p, and 0 where p is 0, so that such a token adds nothing to a mean."""
-    logarithms: np.ndarray = np.log(p, out=np.zeros_like(p), where=p > 0)
-    return logarithms
+    return np.asarray(np.log(p, out=np.zeros_like(p), where=p > 0))
 
 
 def start(

@@ -1,7 +1,5 @@
 """The course of runs, drawn over each other from their logs."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Iterable, Sequence
 from pathlib import Path

@@ -9,8 +9,6 @@ the kernels that the trainer would choose, in PyTorch's memory and on its curren
 at a time. Each new shape (B, T) is set up when it is met, which may compile and measure.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import warnings
@@ -146,7 +144,7 @@ class GPT2:
 class _Memory:
     """The buffers of some kinds in one piece of PyTorch's memory, zeros at first."""
 
-    def __init__(self, passes: _Passes, *kinds: str) -> None:
+    def __init__(self, passes: "_Passes", *kinds: str) -> None:
         sizes = {a: n * a[1].itemsize for a, n in passes.layout.sizes.items() if a[0] in kinds}
         size, where = sum(sizes.values()), passes.model.where
         wide = torch.zeros(size // 8, dtype=torch.int64, device=where)  # quicker than bytes

@@ -8,8 +8,6 @@ ranks run the same program in lockstep. What one of them must know of another go
 are written once, by `exchange`; so a run asks its group, and has no case for being alone.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import signal
@@ -331,7 +329,7 @@ class Interrupt:
         first = max(self._group.collect("the interrupt", self._signal))
         return 128 + first if first else 0
 
-    def __enter__(self) -> Interrupt:
+    def __enter__(self) -> "Interrupt":
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM):
                 self._before[number] = signal.signal(number, self._handle)

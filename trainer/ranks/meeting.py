@@ -9,8 +9,6 @@ Both sides then prove by HMAC that they know the secret (multiprocessing.connect
 0 makes two connections: one to exchange data by, and one for signs of life (watch.py).
 """
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import json
@@ -21,6 +19,7 @@ import socket
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from contextlib import contextmanager, suppress
@@ -144,10 +143,8 @@ def _receive_all(launch: RankLaunch, mine: dict[str, Any], end: float, patience:
                     continue
                 hello = json.loads(connection.recv_bytes(MOST_BYTES))
                 if refusal := _refusal(hello, mine, links):
-                    for other in (
-                        connection,
-                        *(c for link in links.values() for c in link.values()),
-                    ):
+                    others = [other for link in links.values() for other in link.values()]
+                    for other in (connection, *others):
                         with suppress(OSError):
                             other.send_bytes(json.dumps({"refusal": refusal}).encode())
                     raise LadderError(refusal)
@@ -198,15 +195,13 @@ def _refuse_another(launch: RankLaunch, mine: Mapping[str, Any], secret: bytes) 
 
 def _members(hellos: Sequence[Mapping[str, Any]]) -> list[Member]:
     """Where the launcher gave no local rank, it is counted among those on the same host."""
-    counted: dict[str, int] = {}
+    counted: Counter[str] = Counter()
     members = []
     for hello in hellos:
         host, local = hello["host"], hello["local_rank"]
-        nth = counted.get(host, 0)
-        counted[host] = nth + 1
-        members.append(
-            Member(hello["rank"], host, hello["process"], nth if local is None else local)
-        )
+        local = counted[host] if local is None else local
+        counted[host] += 1
+        members.append(Member(hello["rank"], host, hello["process"], local))
     return members
 
 
@@ -251,9 +246,8 @@ def _listening(
                 come.start()
 
     threading.Thread(target=accept, name="accept", daemon=True).start()
-    port = listener.address[1]
     try:
-        with _announced(launch, port, secret):
+        with _announced(launch, listener.address[1], secret):
             yield arrivals, strangers, secret
     finally:
         closing.set()

@@ -96,6 +96,8 @@ class Watch:
         self._lock = threading.Lock()  # of sending: this thread and the main one do
         self._leaving = threading.Event()
         self._ended = threading.Event()
+        self._present = dict(self.links)  # those that have not left
+        self._reports: dict[int, Progress] = {}  # the last of each
         self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
         self._thread.start()
 
@@ -139,26 +141,24 @@ class Watch:
 
     def _run(self) -> None:
         """Until this rank leaves, or one is lost or hangs."""
-        present = dict(self.links)  # those that have not left
-        heard = dict.fromkeys(present, time.monotonic())
-        reports: dict[int, Progress] = {}  # the last of each
+        heard = dict.fromkeys(self._present, time.monotonic())
         due = 0.0
-        while present and not self._leaving.is_set():
+        while self._present and not self._leaving.is_set():
             if time.monotonic() >= due:
-                reports[self.rank] = self._report()
-                self._send(ALIVE + json.dumps(reports[self.rank]).encode())
+                self._reports[self.rank] = self._report()
+                self._send(ALIVE + json.dumps(self._reports[self.rank]).encode())
                 due = time.monotonic() + INTERVAL
-            ready = wait(list(present.values()), timeout=INTERVAL / 4)
-            for rank, link in list(present.items()):
+            ready = wait(list(self._present.values()), timeout=INTERVAL / 4)
+            for rank, link in list(self._present.items()):
                 if link in ready:
                     heard[rank] = time.monotonic()
-                    if not self._listen(rank, link, present, reports):
+                    if not self._listen(rank, link):
                         return
                 elif time.monotonic() - heard[rank] > self.patience:
                     silent = f"{self.names[rank]} has given no sign of life for "
                     self._lose(f"{silent}{self.patience:g} seconds", rank != 0 or self.shows)
                     return
-            if self.rank == 0 and (hangs := self._who_hangs(reports)):
+            if self.rank == 0 and (hangs := self._who_hangs()):
                 self._lose(hangs, shows=True)
                 return
 
@@ -175,13 +175,7 @@ class Watch:
             line = f"{code.co_name}, {Path(code.co_filename).name}:{frame.f_lineno}"
         return Progress(part, count, time.monotonic() - since, line, self._waits)
 
-    def _listen(
-        self,
-        rank: int,
-        link: Connection,
-        present: dict[int, Connection],
-        reports: dict[int, Progress],
-    ) -> bool:
+    def _listen(self, rank: int, link: Connection) -> bool:
         """Take one message. False: a rank is lost, and this one ends."""
         try:
             message = link.recv_bytes(MOST_BYTES)
@@ -189,8 +183,8 @@ class Watch:
             self._lose(f"{self.names[rank]} has ended without a word", rank != 0 or self.shows)
             return False
         if message == LEFT:
-            del present[rank]
-            reports.pop(rank, None)
+            del self._present[rank]
+            self._reports.pop(rank, None)
         elif message.startswith(FAILED):
             status, _, text = message[len(FAILED) :].decode("utf-8", "replace").partition(" ")
             # Rank 0 shows its own error, and what it passes on.
@@ -198,12 +192,12 @@ class Watch:
             self._lose(why, shows=rank != 0, status=int(status))
             return False
         else:
-            reports[rank] = Progress(*json.loads(message[len(ALIVE) :]))
+            self._reports[rank] = Progress(*json.loads(message[len(ALIVE) :]))
         return True
 
-    def _who_hangs(self, reports: Mapping[int, Progress]) -> str | None:
+    def _who_hangs(self) -> str | None:
         """Which ranks hold up the others, once none of them has moved for too long."""
-        at_work = {rank: report for rank, report in reports.items() if not report.waits}
+        at_work = {rank: report for rank, report in self._reports.items() if not report.waits}
         least = min((report.parts for report in at_work.values()), default=0)
         behind = [rank for rank, report in sorted(at_work.items()) if report.parts == least]
         if not behind or any(

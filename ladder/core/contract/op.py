@@ -54,7 +54,7 @@ def split_key(key: str) -> tuple[str, dict[str, int]]:
 REAL = "real"  # stands for the run's dtype: a key of DTYPES (float64 in reference checks only)
 REALS = ("float32", "float16", "bfloat16")  # those that kernels have
 SHORT = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}  # as people write them
-DTYPES = {
+DTYPES: dict[str, np.dtype] = {
     "float64": np.dtype(np.float64),
     "float32": np.dtype(np.float32),
     "float16": np.dtype(np.float16),

@@ -8,7 +8,7 @@ from tests.trainer.tiny import save_model
 from trainer.commands import torch_gpt2
 from trainer.commands.beside_torch import main
 
-installed = pytest.mark.skipif(not torch_gpt2.is_installed(), reason="PyTorch is not installed")
+installed = pytest.mark.skipif(torch_gpt2.torch is None, reason="PyTorch is not installed")
 
 
 def words(tmp_path, line=""):

@@ -148,7 +148,7 @@ def test_what_cannot_be_exported_is_refused_in_one_line(
     def offline(name, data_dir):
         raise DownloadError(f"cannot download {name}; put it there")
 
-    monkeypatch.setattr(huggingface, "load_huggingface", offline)
+    monkeypatch.setattr(huggingface, "find_pretrained", offline)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "file").touch()
     size = dataclasses.replace(weights.SIZES["gpt2"], tokenizer="bytes", config=SHAPE)

@@ -205,7 +205,7 @@ def test_missing_weights_are_not_sampled_from(tmp_path, monkeypatch):
     def offline(*_):
         raise download.DownloadError("cannot download it")
 
-    monkeypatch.setattr(huggingface, "load_huggingface", offline)
+    monkeypatch.setattr(huggingface, "find_pretrained", offline)
     flags = Flags(model="gpt2", device="cpu", tokenizer="bytes", data_dir=str(tmp_path))
     size = dataclasses.replace(registry.SIZES["gpt2"], config=SHAPE)
     monkeypatch.setitem(registry.SIZES, "gpt2", size)

@@ -187,7 +187,7 @@ def test_an_engine_can_use_the_weights_of_another():
         logits = engine.read("logits")[:1, :4]
         np.testing.assert_allclose(other.read("logits"), logits, atol=1e-6)
         train(engine, 1)
-    assert set(dict(other.memory_table())) == {"input", "activation", "scratch", "rungs' scratch"}
+    assert set(other.memory_by_kind()) == {"input", "activation", "scratch", "rungs' scratch"}
 
 
 def test_scratch_of_rungs_is_shared_by_all_calls_and_large_enough_for_each(tmp_path):
@@ -216,7 +216,7 @@ def test_scratch_of_rungs_is_shared_by_all_calls_and_large_enough_for_each(tmp_p
     assert len(taken) == CONFIG.layers
     assert taken[0].shape == (3,) and np.shares_memory(taken[0], taken[1])
     padded = -(-(3 * 7 * 32 + 1) // 64) * 64 + 64
-    assert dict(engine.memory_table())["rungs' scratch"] == padded * 4
+    assert engine.memory_by_kind()["rungs' scratch"] == padded * 4
 
 
 def test_rungs_of_kernels_are_refused_on_the_cpu(tmp_path):

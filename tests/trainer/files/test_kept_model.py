@@ -22,7 +22,7 @@ def arrays(model):
 
 
 def opened(folder, tmp_path):
-    return weights.open_file(folder, tmp_path)
+    return weights.open_file(folder)
 
 
 def test_a_run_leaves_the_model_that_its_checkpoint_would_hold(tmp_path):
@@ -92,13 +92,12 @@ def test_a_model_brings_the_characters_of_its_text(tmp_path):
         tmp_path, shape, lambda name: np.zeros(shape.parameter_shapes()[name]), tokenizer
     )
     for name in (tmp_path, tmp_path / "model"):
-        _, opened_with = weights.open_with_tokenizer(
-            str(name), None, seed=0, data_dir=tmp_path / "data"
-        )
+        flags = Flags(model=str(name), data_dir=str(tmp_path / "data"))
+        _, opened_with = weights.open_with_tokenizer(flags)
         assert (opened_with.name, opened_with.symbols) == (tokenizer.name, tokenizer.symbols)
     (tmp_path / "model/tokenizer.json").write_text("{}")
     with pytest.raises(LadderError, match=str(tmp_path / "model/tokenizer.json")):
-        weights.open_with_tokenizer(str(tmp_path), None, seed=0, data_dir=tmp_path)
+        weights.open_with_tokenizer(flags)
 
 
 def test_the_newer_of_model_and_checkpoint_is_read(tmp_path):

@@ -8,6 +8,7 @@ import pytest
 from ladder.core.common.errors import LadderError
 from tests.trainer.tiny import PARAMETERS, SHAPE, save_model
 from trainer.files import checkpoint, weights
+from trainer.flags import Flags
 from trainer.model import registry
 
 
@@ -95,10 +96,10 @@ def test_what_is_no_model_is_refused(tmp_path, monkeypatch, name, instead):
 def test_a_checkpoint_whose_tokenizer_is_no_name_is_refused(tmp_path):
     again = saved_again(tmp_path, lambda state: state.update(tokenizer=[1]))
     with pytest.raises(LadderError, match=r"tokenizer '\[1\]'"):
-        weights.open_with_tokenizer(again, None, seed=0, data_dir=tmp_path)
+        weights.open_with_tokenizer(Flags(model=again, data_dir=str(tmp_path)))
 
 
 def test_a_folder_without_a_model_is_refused_before_a_vocabulary_is_fetched(tmp_path, monkeypatch):
     monkeypatch.setattr(weights, "get_tokenizer", None)
     with pytest.raises(LadderError, match=f"{tmp_path}.* model.safetensors;"):
-        weights.open_with_tokenizer(str(tmp_path), None, seed=0, data_dir=tmp_path)
+        weights.open_with_tokenizer(Flags(model=str(tmp_path), data_dir=str(tmp_path)))

@@ -143,7 +143,7 @@ def test_it_is_exported_and_sampled_from(tmp_path):
     assert model.shape == SMALL
     tensors = {name: array for name, _, array in model.pieces}
     huggingface.export_huggingface(tmp_path / "hf", SMALL, tensors.__getitem__, ByteTokenizer())
-    again, pieces = huggingface.load_huggingface(tmp_path / "hf", tmp_path)
+    again, pieces = huggingface.load_huggingface(tmp_path / "hf")
     assert again == SMALL
     for name, _, array in pieces:
         np.testing.assert_array_equal(array, tensors[name], err_msg=name)

@@ -148,7 +148,9 @@ def test_ranks_share_moments_and_masters_and_the_memory_table_says_so(tmp_path):
     shares = [build(SHAPE, 2, 16, sharding=Sharding(rank, 3, 1)) for rank in range(3)]
 
     def elements(program, kind):
-        buffers = (b for b in program.buffers.values() if b.kind == kind and b.has_memory)
+        buffers = (
+            b for b in program.buffers.values() if b.kind == kind and b.inside is b.pieces is None
+        )
         return sum(int(np.prod(buffer.shape)) for buffer in buffers)
 
     for kind, copies in (("moment", 2), ("master", 1)):
@@ -245,7 +247,7 @@ def test_tokens_of_a_step_are_divided_among_the_ranks(tmp_path):
 def test_ranks_of_one_machine_share_its_memory(tmp_path, monkeypatch):
     """Enough for one rank, not for two."""
     needed = memory.by_kind(build(SHAPE, 2, 16), np.dtype(np.float32)).total()
-    monkeypatch.setattr(memory, "available", lambda device: int(1.5 * needed))
+    monkeypatch.setattr(memory, "available_on_host", lambda: int(1.5 * needed))
     run_ranks(1, flags_of(tmp_path, 1, steps=1))
     with pytest.raises(LadderError, match=r"-b 2 -t 16 .* 2 ranks"):
         run_ranks(2, flags_of(tmp_path, 2, zero=0))

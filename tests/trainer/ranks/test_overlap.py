@@ -84,7 +84,9 @@ def train(folder, ranks, steps=STEPS, dloss=None, **changes):
             forward = engine.forward
             engine.forward = lambda: (engine.write("dloss", dloss), forward())
         outcomes = [take_step(setup.steps, setup.train, number) for number in range(steps)]
-        weights = {name: engine.read_stored(name).tobytes() for name in engine.program.parameters}
+        weights = {
+            name: engine.read_stored(name).tobytes() for name in engine.program.config.parameters()
+        }
         return weights, [(step.loss, step.norm) for step in outcomes]
 
     return together(ranks, work)

@@ -33,19 +33,6 @@ __forceinline__ int nth_lane(uint64_t mask, unsigned rank) {
     return mask ? __builtin_ctzll(mask) : 0;
 }
 
-// The value of lane `source`, of any size: 8 bytes at a time.
-template <class T>
-__forceinline__ T shuffle(uint64_t mask, const T &value, int source) {
-    constexpr int WORDS = (sizeof(T) + 7) / 8;
-    uint64_t words[WORDS] = {};
-    __builtin_memcpy(words, &value, sizeof(T));
-    for (int i = 0; i < WORDS; i++)
-        words[i] = emulator::emulator_warp(emulator::WARP_SHUFFLE, mask, words[i], source);
-    T result;
-    __builtin_memcpy(&result, words, sizeof(T));
-    return result;
-}
-
 // ---- the lanes of one warp: what tiles and coalesced groups have in common ----------------------
 
 class lane_group {
@@ -63,16 +50,16 @@ class lane_group {
 
     template <class T>
     __forceinline__ T shfl(T value, unsigned source) const {
-        return shuffle(mask_, value, nth_lane(mask_, source % size_));
+        return emulator::shuffle_words(mask_, value, nth_lane(mask_, source % size_));
     }
     // A lane whose partner is outside of the group gets its own value.
     template <class T>
     __forceinline__ T shfl_down(T value, unsigned by) const {
-        return shuffle(mask_, value, partner(thread_rank() + by));
+        return emulator::shuffle_words(mask_, value, partner(thread_rank() + by));
     }
     template <class T>
     __forceinline__ T shfl_up(T value, unsigned by) const {
-        return shuffle(mask_, value, partner(thread_rank() - by));
+        return emulator::shuffle_words(mask_, value, partner(thread_rank() - by));
     }
     __forceinline__ unsigned ballot(int predicate) const {
         uint64_t all = emulator::emulator_warp(emulator::WARP_BALLOT, mask_, predicate != 0, 0);
@@ -108,7 +95,7 @@ class tile : public lane_group {
     static constexpr unsigned num_threads() { return Width; }
     template <class T>
     __forceinline__ T shfl_xor(T value, unsigned bits) const {
-        return shuffle(mask_, value, partner(thread_rank() ^ bits));
+        return emulator::shuffle_words(mask_, value, partner(thread_rank() ^ bits));
     }
 };
 

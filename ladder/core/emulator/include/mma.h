@@ -11,8 +11,7 @@
 #error "nvcuda::wmma needs warps of 32 threads"
 #endif
 
-namespace nvcuda {
-namespace wmma {
+namespace nvcuda::wmma {
 
 struct matrix_a;
 struct matrix_b;
@@ -109,5 +108,4 @@ __forceinline__ void mma_sync(
     emulator::emulator_warp(emulator::WARP_SYNC, ~0ull, 0, 0);
 }
 
-}  // namespace wmma
-}  // namespace nvcuda
+}  // namespace nvcuda::wmma

@@ -107,16 +107,13 @@ SharedPlace Worker::check_tile(const void *tile, int bytes, Access access, const
     return place;
 }
 
-extern "C" {
-namespace emulator {
-
-void emulator_async_copy(void *to, const void *from, int bytes, int given) {
+void emulator::emulator_async_copy(void *to, const void *from, int bytes, int given) {
     this_worker->start({(char *)to, (const char *)from, bytes, given, CALLER, CP_ASYNC});
 }
 
-void emulator_async_commit() { this_worker->fiber().copies.commit(); }
+void emulator::emulator_async_commit() { this_worker->fiber().copies.commit(); }
 
-void emulator_async_wait(int pending_groups) {
+void emulator::emulator_async_wait(int pending_groups) {
     Worker &worker = *this_worker;
     bool early = worker.launch->options->early;
     Time groups = worker.fiber().copies.wait(pending_groups, [early](const AsyncCopy &task) {
@@ -126,7 +123,8 @@ void emulator_async_wait(int pending_groups) {
     if (worker.launch->memory) worker.launch->memory->complete(worker, {CP_ASYNC, MEMCPY}, groups);
 }
 
-void emulator_tile_load(void *tile, const void *map, void *barrier, int x, int y, int blocks) {
+void emulator::emulator_tile_load(void *tile, const void *map, void *barrier, int x, int y,
+                                  int blocks) {
     Worker &worker = *this_worker;
     const TileMap &tiles = *(const TileMap *)map;
     int bytes = tiles.box_rows * ROW, own = worker.fiber().member;
@@ -149,7 +147,7 @@ void emulator_tile_load(void *tile, const void *map, void *barrier, int x, int y
     }
 }
 
-void emulator_tile_store(const void *map, const void *tile, int x, int y, bool add) {
+void emulator::emulator_tile_store(const void *map, const void *tile, int x, int y, bool add) {
     Worker &worker = *this_worker;
     const TileMap &tiles = *(const TileMap *)map;
     int bytes = tiles.box_rows * ROW;
@@ -161,9 +159,9 @@ void emulator_tile_store(const void *map, const void *tile, int x, int y, bool a
                                  worker.running(), CALLER});
 }
 
-void emulator_tile_store_commit() { this_worker->fiber().stores.commit(); }
+void emulator::emulator_tile_store_commit() { this_worker->fiber().stores.commit(); }
 
-void emulator_tile_store_wait(int pending_groups) {
+void emulator::emulator_tile_store_wait(int pending_groups) {
     Worker &worker = *this_worker;
     Time groups = worker.fiber().stores.wait(
         pending_groups, [&](const TileCopy &store) { worker.carry_out(store); });
@@ -171,10 +169,7 @@ void emulator_tile_store_wait(int pending_groups) {
     if (worker.launch->memory) worker.launch->memory->complete(worker, {TMA_STORE}, groups);
 }
 
-void emulator_proxy_fence() {
+void emulator::emulator_proxy_fence() {
     if (MemoryModel *memory = this_worker->launch->memory.get())
         memory->clocks.fence(this_worker->running());
 }
-
-}  // namespace emulator
-}  // extern "C"

@@ -115,16 +115,14 @@ FaultGuard::FaultGuard(const Launch &launch) : stack_(std::malloc(HANDLER_STACK)
     stack.ss_sp = stack_;
     stack.ss_size = HANDLER_STACK;
     sigaltstack(&stack, nullptr);
-    {
-        std::lock_guard<std::mutex> lock(handler_mutex);
-        if (handler_users++ == 0) {
-            struct sigaction action{};
-            action.sa_sigaction = handle;
-            // NODEFER: the handler never returns from a fault, it switches to the scheduler.
-            action.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER | SA_RESTART;
-            for (size_t i = 0; i < sizeof SIGNALS / sizeof *SIGNALS; i++)
-                sigaction(SIGNALS[i], &action, &previous[i]);
-        }
+    std::lock_guard<std::mutex> lock(handler_mutex);
+    if (handler_users++ == 0) {
+        struct sigaction action{};
+        action.sa_sigaction = handle;
+        // NODEFER: the handler never returns from a fault, it switches to the scheduler.
+        action.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER | SA_RESTART;
+        for (size_t i = 0; i < sizeof SIGNALS / sizeof *SIGNALS; i++)
+            sigaction(SIGNALS[i], &action, &previous[i]);
     }
 #ifndef __APPLE__
     sigevent event{};
@@ -145,12 +143,10 @@ FaultGuard::~FaultGuard() {
 #ifndef __APPLE__
     timer_delete(timer_);
 #endif
-    {
-        std::lock_guard<std::mutex> lock(handler_mutex);
-        if (--handler_users == 0)
-            for (size_t i = 0; i < sizeof SIGNALS / sizeof *SIGNALS; i++)
-                sigaction(SIGNALS[i], &previous[i], nullptr);
-    }
+    std::lock_guard<std::mutex> lock(handler_mutex);
+    if (--handler_users == 0)
+        for (size_t i = 0; i < sizeof SIGNALS / sizeof *SIGNALS; i++)
+            sigaction(SIGNALS[i], &previous[i], nullptr);
     stack_t none{};
     none.ss_flags = SS_DISABLE;
     sigaltstack(&none, nullptr);

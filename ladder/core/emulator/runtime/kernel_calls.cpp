@@ -63,10 +63,7 @@ char *Worker::shared_array(const void *key, const char *name, size_t bytes, size
     return member().shared.begin + array->offset;
 }
 
-extern "C" {
-namespace emulator {
-
-int emulator_barrier(int predicate) {
+int emulator::emulator_barrier(int predicate) {
     Worker &worker = *this_worker;
     worker.fiber().predicate = predicate;
     int block = worker.fiber().member;
@@ -77,37 +74,38 @@ int emulator_barrier(int predicate) {
     return worker.member().barrier_result;
 }
 
-uint64_t emulator_warp(WarpOperation operation, uint64_t mask, uint64_t value, int source) {
+uint64_t emulator::emulator_warp(WarpOperation operation, uint64_t mask, uint64_t value,
+                                 int source) {
     return this_worker->at_warp(operation, mask, value, source, CALLER);
 }
 
-void emulator_poll() { this_worker->yield(State::polling, CALLER); }
+void emulator::emulator_poll() { this_worker->yield(State::polling, CALLER); }
 
-void *emulator_shared(const void *key, const char *name, size_t bytes, size_t alignment) {
+void *emulator::emulator_shared(const void *key, const char *name, size_t bytes, size_t alignment) {
     return this_worker->shared_array(key, name, bytes, alignment, CALLER);
 }
 
-void *emulator_dynamic_shared(const char *name, size_t alignment) {
+void *emulator::emulator_dynamic_shared(const char *name, size_t alignment) {
     size_t bytes = this_worker->launch->options->shared_bytes;
     return this_worker->shared_array(nullptr, name, bytes, alignment, CALLER);
 }
 
-unsigned emulator_shared_address(const void *pointer) {
+unsigned emulator::emulator_shared_address(const void *pointer) {
     SharedPlace place = this_worker->find_shared(pointer);
     if (place.member < 0)
         this_worker->refuse(OUT_OF_BOUNDS, CALLER, "%p is no address in shared memory", pointer);
     return (unsigned)place.offset | (unsigned)place.member << 24;
 }
 
-void emulator_fence() {
+void emulator::emulator_fence() {
     if (this_worker->launch->memory) this_worker->launch->memory->fence(*this_worker);
 }
 
-long long emulator_clock() {
+long long emulator::emulator_clock() {
     return std::chrono::steady_clock::now().time_since_epoch().count();
 }
 
-int emulator_print(const char *format, ...) {
+int emulator::emulator_print(const char *format, ...) {
     char line[1024];
     va_list arguments;
     va_start(arguments, format);
@@ -122,15 +120,15 @@ int emulator_print(const char *format, ...) {
     return length;
 }
 
-void emulator_assert_failed(const char *expression) {
+void emulator::emulator_assert_failed(const char *expression) {
     this_worker->refuse(ASSERTION, CALLER, "%s", expression);
 }
 
-void emulator_wait_for_previous() { this_worker->fiber().waited = true; }
+void emulator::emulator_wait_for_previous() { this_worker->fiber().waited = true; }
 
-int emulator_cluster_rank() { return this_worker->fiber().member; }
+int emulator::emulator_cluster_rank() { return this_worker->fiber().member; }
 
-void *emulator_peer(const void *address, int rank) {
+void *emulator::emulator_peer(const void *address, int rank) {
     Worker &worker = *this_worker;
     SharedPlace place = worker.find_shared(address);
     if (!place.array || (size_t)rank >= worker.members.size())
@@ -140,7 +138,7 @@ void *emulator_peer(const void *address, int rank) {
 }
 
 // A flag in global memory, by which the blocks of several ranks wait for each other.
-void emulator_signal(unsigned *flag, unsigned value) {
+void emulator::emulator_signal(unsigned *flag, unsigned value) {
     Worker &worker = *this_worker;
     worker.record(flag, sizeof *flag, ACCESS_ATOMIC, CALLER);
     if (MemoryModel *memory = worker.launch->memory.get())
@@ -148,7 +146,7 @@ void emulator_signal(unsigned *flag, unsigned value) {
     *flag = value;
 }
 
-void emulator_wait(const unsigned *flag, unsigned value) {
+void emulator::emulator_wait(const unsigned *flag, unsigned value) {
     Worker &worker = *this_worker;
     worker.record(flag, sizeof *flag, ACCESS_ATOMIC, CALLER);
     Fiber &fiber = worker.fiber();
@@ -161,14 +159,14 @@ void emulator_wait(const unsigned *flag, unsigned value) {
 }
 
 // Data that carries a flag: it orders nothing but itself.
-void emulator_send_word(unsigned *slot, unsigned first, unsigned second, unsigned flag) {
+void emulator::emulator_send_word(unsigned *slot, unsigned first, unsigned second, unsigned flag) {
     this_worker->record(slot, 16, ACCESS_ATOMIC, CALLER);
     if (MemoryModel *memory = this_worker->launch->memory.get())
         memory->send(*this_worker, slot, flag, CALLER);
     slot[0] = first, slot[1] = flag, slot[2] = second, slot[3] = flag;
 }
 
-uint64_t emulator_receive_word(const unsigned *slot, unsigned flag) {
+uint64_t emulator::emulator_receive_word(const unsigned *slot, unsigned flag) {
     Worker &worker = *this_worker;
     worker.record(slot, 16, ACCESS_ATOMIC, CALLER);
     Fiber &fiber = worker.fiber();
@@ -180,16 +178,13 @@ uint64_t emulator_receive_word(const unsigned *slot, unsigned flag) {
     return slot[0] | (uint64_t)slot[2] << 32;
 }
 
-void emulator_atomic_load(const void *address, void *old, int bytes) {
+void emulator::emulator_atomic_load(const void *address, void *old, int bytes) {
     this_worker->record(address, bytes, ACCESS_ATOMIC, CALLER);
     std::memcpy(old, address, bytes);  // only a guess: the exchange sees whether it still holds
 }
 
-bool emulator_compare_exchange(void *address, void *old, const void *desired, int bytes) {
+bool emulator::emulator_compare_exchange(void *address, void *old, const void *desired, int bytes) {
     return bytes == 2   ? compare_exchange<uint16_t>(address, old, desired)
            : bytes == 4 ? compare_exchange<uint32_t>(address, old, desired)
                         : compare_exchange<uint64_t>(address, old, desired);
 }
-
-}  // namespace emulator
-}  // extern "C"

@@ -64,7 +64,6 @@ extern "C" EMULATOR_EXPORT Launch *emulator_launch(void (*kernel)(void **), void
 #endif
 
     Result &result = launch->result;
-    result = {};
     result.problems = launch->problems.data();
     result.problem_count = launch->problems.size();
     if (launch->memory) {

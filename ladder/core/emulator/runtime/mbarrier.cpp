@@ -141,29 +141,12 @@ void Worker::check_converged(const void *pc) {
     }
 }
 
-extern "C" {
-namespace emulator {
-
-void emulator_mbarrier_init(void *address, int count) {
-    this_worker->init(address, count, MBARRIER, CALLER);
-}
-
-void emulator_mbarrier_arrive(void *address, int rank, int bytes) {
+void emulator::emulator_mbarrier_arrive(void *address, int rank, int bytes) {
     Worker &worker = *this_worker;
     worker.arrive(worker.find_mbarrier(address, rank, CALLER), 1, bytes, CALLER);
 }
 
-void emulator_mbarrier_wait(void *address, int parity) {
-    Worker &worker = *this_worker;
-    Mbarrier &barrier = worker.find_mbarrier(address, -1, CALLER);
-    if (parity != 0 && parity != 1)
-        worker.refuse(BARRIER_MISUSE, CALLER,
-                      "waits at %s for parity %d, which is not 0 or 1",
-                      worker.title_of(barrier).c_str(), parity);
-    worker.wait(barrier, parity, 0, CALLER);
-}
-
-void emulator_named_barrier(int id, int threads) {
+void emulator::emulator_named_barrier(int id, int threads) {
     Worker &worker = *this_worker;
     bool of_cluster = id == CLUSTER_BARRIER;
     int block = (int)(worker.fibers.size() / worker.members.size());
@@ -204,6 +187,3 @@ void emulator_named_barrier(int id, int threads) {
     fiber.waits_with = nullptr;
     if (memory) memory->clocks.acquire(worker.running(), barrier.opened);
 }
-
-}  // namespace emulator
-}  // extern "C"

@@ -50,14 +50,12 @@ bool Worker::complete_counted() {
     return true;
 }
 
-extern "C" {
-namespace emulator {
-
-void emulator_barrier_init(void *barrier, long long count, BarrierKind kind, int users) {
+void emulator::emulator_barrier_init(void *barrier, long long count, BarrierKind kind, int users) {
     this_worker->init(barrier, count, kind, CALLER).users = users;
 }
 
-uint64_t emulator_barrier_arrive(void *address, BarrierKind kind, long long threads, bool drop) {
+uint64_t emulator::emulator_barrier_arrive(void *address, BarrierKind kind, long long threads,
+                                           bool drop) {
     Worker &worker = *this_worker;
     Mbarrier &barrier = worker.find_mbarrier(address, -1, CALLER, kind);
     uint64_t token = (uint64_t)barrier.offset << 32 | barrier.phases;
@@ -66,7 +64,7 @@ uint64_t emulator_barrier_arrive(void *address, BarrierKind kind, long long thre
     return token;
 }
 
-void emulator_barrier_wait(void *address, uint64_t token) {
+void emulator::emulator_barrier_wait(void *address, uint64_t token) {
     Worker &worker = *this_worker;
     Mbarrier &barrier = worker.find_mbarrier(address, -1, CALLER, BARRIER);
     std::string title = worker.title_of(barrier);
@@ -84,12 +82,16 @@ void emulator_barrier_wait(void *address, uint64_t token) {
                       title.c_str(), phase, barrier.phases - 1, barrier.count);
 }
 
-void emulator_barrier_wait_parity(void *address, BarrierKind kind, int parity) {
+void emulator::emulator_barrier_wait_parity(void *address, BarrierKind kind, int parity) {
     Worker &worker = *this_worker;
-    worker.wait(worker.find_mbarrier(address, -1, CALLER, kind), parity, 0, CALLER);
+    Mbarrier &barrier = worker.find_mbarrier(address, -1, CALLER, kind);
+    if (parity != 0 && parity != 1)
+        worker.refuse(BARRIER_MISUSE, CALLER, "waits at %s for parity %d, which is not 0 or 1",
+                      worker.title_of(barrier).c_str(), parity);
+    worker.wait(barrier, parity, 0, CALLER);
 }
 
-void emulator_pipeline_quit(void *stages, int count) {
+void emulator::emulator_pipeline_quit(void *stages, int count) {
     Worker &worker = *this_worker;
     for (int i = 0; i < 2 * count; i++) {
         Mbarrier &barrier = worker.find_mbarrier((uint64_t *)stages + i, -1, CALLER, STAGE_FILLED);
@@ -97,10 +99,11 @@ void emulator_pipeline_quit(void *stages, int count) {
     }
 }
 
-unsigned emulator_count(unsigned *number, int more) { return *number += more; }
+unsigned emulator::emulator_count(unsigned *number, int more) { return *number += more; }
 
-void emulator_memcpy_async(void *address, BarrierKind kind, void *to, const void *from,
-                           size_t bytes, size_t alignment, unsigned rank, unsigned threads) {
+void emulator::emulator_memcpy_async(void *address, BarrierKind kind, void *to, const void *from,
+                                     size_t bytes, size_t alignment, unsigned rank,
+                                     unsigned threads) {
     Worker &worker = *this_worker;
     if (((uintptr_t)to | (uintptr_t)from | bytes) % alignment)
         worker.refuse(MISALIGNED, CALLER,
@@ -129,13 +132,10 @@ void emulator_memcpy_async(void *address, BarrierKind kind, void *to, const void
     }
 }
 
-void emulator_memcpy_piece(void *to, const void *from, size_t bytes, size_t given) {
+void emulator::emulator_memcpy_piece(void *to, const void *from, size_t bytes, size_t given) {
     Worker &worker = *this_worker;
     if ((bytes != 4 && bytes != 8 && bytes != 16) || given > bytes)
         worker.refuse(MISALIGNED, CALLER,
                       "__pipeline_memcpy_async copies %zu bytes; 4, 8 and 16 are possible", bytes);
     worker.start({(char *)to, (const char *)from, (int)bytes, (int)given, CALLER, MEMCPY});
 }
-
-}  // namespace emulator
-}  // extern "C"

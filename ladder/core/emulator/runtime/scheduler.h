@@ -212,7 +212,7 @@ struct Launch {
     bool records = false;                 // until a cluster has ended that did something wrong
     std::vector<Event> first_events, events;  // of the first cluster, and of the last one
     std::set<std::string> names;              // of their barriers and units
-    Result result;
+    Result result{};
 
     void add(const Problem &problem);
 };

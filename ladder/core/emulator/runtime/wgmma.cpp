@@ -21,8 +21,6 @@ static constexpr unsigned SWIZZLE_128 = 1;
 // Columns that one wgmma sums over: those of 32 bytes.
 static constexpr int depth_of(Factors factors) { return factors == TFLOAT32 ? 8 : 16; }
 
-namespace {
-
 struct Operand {
     unsigned start, leading, stride, base_offset, swizzle, size;  // the bytes of an element
     int depth;
@@ -51,8 +49,6 @@ struct Operand {
         return found;
     }
 };
-
-}  // namespace
 
 // A factor from its bits, of which there are 16 or 32. Of float32, the last 13 are not read.
 static inline float widen(uint32_t bits, Factors factors) {
@@ -161,10 +157,7 @@ void Worker::check_accumulators(const char *at, int bytes, const void *pc) {
     }
 }
 
-extern "C" {
-namespace emulator {
-
-void emulator_wgmma(float *d, int count, const Wgmma *wgmma) {
+void emulator::emulator_wgmma(float *d, int count, const Wgmma *wgmma) {
     Worker &worker = *this_worker;
     Fiber &fiber = worker.fiber();
     Product product{d, count, *wgmma, {}, {}, CALLER};
@@ -217,15 +210,15 @@ void emulator_wgmma(float *d, int count, const Wgmma *wgmma) {
     fiber.products.start(std::move(product));
 }
 
-void emulator_wgmma_fence() {
+void emulator::emulator_wgmma_fence() {
     Fiber &fiber = this_worker->fiber();
     fiber.fenced = true;
     for (auto &[d, value] : fiber.accumulators) value.assign(d, d + value.size());
 }
 
-void emulator_wgmma_commit() { this_worker->fiber().products.commit(); }
+void emulator::emulator_wgmma_commit() { this_worker->fiber().products.commit(); }
 
-void emulator_wgmma_wait(int pending_groups) {
+void emulator::emulator_wgmma_wait(int pending_groups) {
     Worker &worker = *this_worker;
     Fiber &fiber = worker.fiber();
     const char *memory = worker.member().shared.begin;
@@ -242,6 +235,3 @@ void emulator_wgmma_wait(int pending_groups) {
     worker.note("joins", "wgmma", -1, groups, CALLER);
     if (worker.launch->memory) worker.launch->memory->complete_products(worker, groups);
 }
-
-}  // namespace emulator
-}  // extern "C"

@@ -19,16 +19,22 @@ __forceinline__ void __syncwarp(uint64_t mask = ~0ull) {
 
 namespace emulator {
 
+// The value of lane `source`, of any size: 8 bytes at a time.
+template <class T>
+__forceinline__ T shuffle_words(uint64_t mask, T value, int source) {
+    uint64_t words[(sizeof(T) + 7) / 8] = {};
+    __builtin_memcpy(words, &value, sizeof value);
+    for (uint64_t &word : words) word = emulator_warp(WARP_SHUFFLE, mask, word, source);
+    __builtin_memcpy(&value, words, sizeof value);
+    return value;
+}
+
 template <class T>
 __forceinline__ T shuffle(uint64_t mask, T value, int source) {
     static_assert(is_number<T> && sizeof(T) <= 8,
                   "a shuffle moves a number of at most 8 bytes: shuffle the elements of a "
                   "structure one by one");
-    uint64_t bits = 0;
-    __builtin_memcpy(&bits, &value, sizeof value);
-    bits = emulator_warp(WARP_SHUFFLE, mask, bits, source);
-    __builtin_memcpy(&value, &bits, sizeof value);
-    return value;
+    return shuffle_words(mask, value, source);
 }
 
 // Lanes [first, first + width) of the group of `width` lanes that this lane is in.

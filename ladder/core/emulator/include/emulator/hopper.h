@@ -7,7 +7,7 @@ __forceinline__ unsigned shared_address(const void *pointer) {
     return emulator::emulator_shared_address(pointer);
 }
 __forceinline__ void mbarrier_init(Mbarrier *barrier, int count) {
-    emulator::emulator_mbarrier_init(barrier, count);
+    emulator::emulator_barrier_init(barrier, count, emulator::MBARRIER, 0);
 }
 __forceinline__ void mbarrier_arrive(Mbarrier *barrier) {
     emulator::emulator_mbarrier_arrive(barrier, -1, 0);
@@ -19,7 +19,7 @@ __forceinline__ void mbarrier_expect(Mbarrier *barrier, int bytes) {
     emulator::emulator_mbarrier_arrive(barrier, -1, bytes);
 }
 __forceinline__ void mbarrier_wait(Mbarrier *barrier, int parity) {
-    emulator::emulator_mbarrier_wait(barrier, parity);
+    emulator::emulator_barrier_wait_parity(barrier, emulator::MBARRIER, parity);
 }
 template <class T>
 __forceinline__ const T *cluster_shared(const T *pointer, int rank) {

@@ -64,14 +64,21 @@ __forceinline__ float __fsub_rn(float a, float b) { return a - b; }
 __forceinline__ float __fmul_rn(float a, float b) { return a * b; }
 __forceinline__ float __fmaf_rn(float a, float b, float c) { return fmaf(a, b, c); }
 
-// The same bits as another type.
 namespace emulator {
+// The same bits as another type.
 template <class To, class From>
 __forceinline__ To bit_cast(From from) {
     static_assert(sizeof(To) == sizeof(From), "");
     To to;
     __builtin_memcpy(&to, &from, sizeof to);
     return to;
+}
+// Beyond the type's range the first or last number, and of NaN 0.
+__forceinline__ int to_int(float x) {
+    return x != x ? 0 : x >= 0x1p31f ? 0x7fffffff : x < -0x1p31f ? -0x7fffffff - 1 : (int)x;
+}
+__forceinline__ unsigned to_unsigned(float x) {
+    return !(x > 0) ? 0 : x >= 0x1p32f ? 0xffffffff : (unsigned)x;
 }
 }  // namespace emulator
 __forceinline__ int __float_as_int(float x) { return emulator::bit_cast<int>(x); }
@@ -84,15 +91,6 @@ __forceinline__ long long __double_as_longlong(double x) {
 __forceinline__ double __longlong_as_double(long long x) { return emulator::bit_cast<double>(x); }
 
 // Conversions. _rn rounds to nearest, ties to even, _rz towards zero, _rd down, _ru up.
-// Beyond the type's range they return its first or last number, and of NaN 0.
-namespace emulator {
-__forceinline__ int to_int(float x) {
-    return x != x ? 0 : x >= 0x1p31f ? 0x7fffffff : x < -0x1p31f ? -0x7fffffff - 1 : (int)x;
-}
-__forceinline__ unsigned to_unsigned(float x) {
-    return !(x > 0) ? 0 : x >= 0x1p32f ? 0xffffffff : (unsigned)x;
-}
-}  // namespace emulator
 __forceinline__ int __float2int_rn(float x) { return emulator::to_int(rintf(x)); }
 __forceinline__ int __float2int_rz(float x) { return emulator::to_int(x); }
 __forceinline__ int __float2int_rd(float x) { return emulator::to_int(floorf(x)); }

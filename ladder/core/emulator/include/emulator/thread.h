@@ -125,10 +125,8 @@ EMULATOR_EXPORT EMULATOR_DISTINCT void emulator_named_barrier(int id, int thread
 EMULATOR_EXPORT int emulator_cluster_rank();
 EMULATOR_EXPORT void *emulator_peer(const void *address, int rank);
 // `mbarrier`: `rank` is that of the block at whose barrier the thread arrives, or -1 for its own.
-EMULATOR_EXPORT void emulator_mbarrier_init(void *barrier, int count);
 EMULATOR_EXPORT EMULATOR_DISTINCT void emulator_mbarrier_arrive(void *barrier, int rank, int bytes);
-EMULATOR_EXPORT EMULATOR_DISTINCT void emulator_mbarrier_wait(void *barrier, int parity);
-// cuda::barrier. `arrive` returns a token of the phase in which it arrived; `drop`: and the phases
+// cuda::barrier; `init` and `wait_parity` also of an mbarrier. `arrive` returns a token of the phase in which it arrived; `drop`: and the phases
 // that follow count one thread less. `users`: the threads of the pipeline that it belongs to.
 EMULATOR_EXPORT EMULATOR_DISTINCT void emulator_barrier_init(
     void *barrier, long long count, BarrierKind kind, int users);
