@@ -172,10 +172,10 @@ def runtime() -> Path:
     compiler = find_compiler()
     sources = sorted((HERE / "runtime").glob("*.cpp"))
     headers = [*(HERE / "runtime").glob("*.h"), *(INCLUDE / "emulator").glob("*.h")]
-    arguments = [*COMMON, "-O2", "-pthread", "-iquote", str(INCLUDE)]
+    arguments = [*COMMON, "-O2", "-pthread"]
     # A file by itself takes a second or two, most of it for the headers of the C++ library.
     units = [
-        "".join(f'#include "{source}"\n' for source in sources[first::RUNTIME_UNITS])
+        "".join(f'#include "{source.name}"\n' for source in sources[first::RUNTIME_UNITS])
         for first in range(RUNTIME_UNITS)
     ]
     key = cache.digest(
@@ -184,7 +184,8 @@ def runtime() -> Path:
         *arguments,
         *units,
         *(path.read_bytes() for path in sorted([*sources, *headers])),
-    )
+    )  # every checkout has the same, wherever it is
+    arguments += ["-iquote", str(HERE / "runtime"), "-iquote", str(INCLUDE)]
 
     def build(folder: Path) -> None:
         folder.mkdir()
