@@ -99,7 +99,7 @@ KINDS = {"-z 1": {}, "-z 0": {"zero": 0}, "-z 1 -r 2": {"recompute": 2}}
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("ranks", [2, 3, pytest.param(4, marks=pytest.mark.sweep)])
+@pytest.mark.parametrize("ranks", [3, pytest.param(4, marks=pytest.mark.sweep)])
 def test_exchanges_beside_and_behind_give_the_same_bits(
     folder, as_late_as_allowed, monkeypatch, ranks, kind
 ):
@@ -239,11 +239,10 @@ def test_with_more_tokens_gradients_are_exchanged_later_and_more_at_once(
     assert early == sorted(attention[::-1][::layers]) and end == len(program.backward)
 
 
-@pytest.mark.parametrize("zero", [0, 1])
-def test_rounding_at_random_draws_the_same_words_on_any_number_of_ranks(folder, zero):
+def test_rounding_at_random_draws_the_same_words_on_any_number_of_ranks(folder):
     """Without gradients, weight decay alone moves the weights: only rounding could differ."""
     how = {"stochastic_rounding": True, "dloss": np.zeros(1), "lr": 0.1, "total_tokens": 192}
     ((alone, _),) = train(folder, 1, **how)
     ((nearest, _),) = train(folder, 1, **{**how, "stochastic_rounding": False})
-    assert [weights for weights, _ in train(folder, 3, zero=zero, **how)] == [alone] * 3
+    assert [weights for weights, _ in train(folder, 3, **how)] == [alone] * 3
     assert alone != nearest
