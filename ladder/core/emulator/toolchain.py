@@ -175,17 +175,16 @@ def runtime() -> Path:
     arguments = [*COMMON, "-O2", "-pthread"]
     # A file by itself takes a second or two, most of it for the headers of the C++ library.
     units = [
-        "".join(f'#include "{source.name}"\n' for source in sources[first::RUNTIME_UNITS])
+        "".join(f'#include "{source}"\n' for source in sources[first::RUNTIME_UNITS])
         for first in range(RUNTIME_UNITS)
     ]
     key = cache.digest(
         compiler.version,
         platform.machine(),
         *arguments,
-        *units,
         *(path.read_bytes() for path in sorted([*sources, *headers])),
     )  # every checkout has the same, wherever it is
-    arguments += ["-iquote", str(HERE / "runtime"), "-iquote", str(INCLUDE)]
+    arguments += ["-iquote", str(INCLUDE)]
 
     def build(folder: Path) -> None:
         folder.mkdir()

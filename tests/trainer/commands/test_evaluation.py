@@ -151,15 +151,6 @@ def test_losses_that_are_not_finite_are_no_answer():
         evaluate(run, make_examples(2))
 
 
-def test_examples_of_similar_length_share_a_batch(monkeypatch):
-    monkeypatch.setattr(scoring, "GRAIN", 4)
-    examples = make_examples(11)
-    groups = scoring.in_groups(examples, 8, 20, Cpu())
-    lengths = {T: [scoring.longest([e]) for e in group] for T, group in groups.items()}
-    assert lengths == {20: [22, 21, 20, 18], 16: [16, 15, 14, 13], 12: [12, 11, 11]}
-    assert sorted(map(id, examples)) == sorted(id(e) for group in groups.values() for e in group)
-
-
 def test_where_kernels_run_all_batches_have_one_length():
     examples = make_examples(11, longest=40)
     context, most = 1024, scoring.longest(examples)

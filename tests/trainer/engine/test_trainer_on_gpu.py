@@ -135,23 +135,6 @@ def test_ten_steps_in_float32_are_those_of_the_reference(device, exact, settings
     assert max(far.values()) < 2e-3, far
 
 
-@FP32
-@pytest.mark.parametrize("rung_set", ["naive", "best", "library"])
-def test_gradients_of_one_step_in_float32_are_those_of_the_reference(device, rung_set):
-    program = build(SHAPE, B, T)
-    chosen = {op: find(op).rung(0) for op in ops_of(program)}
-    reference = Engine(program, Cpu(), np.dtype(np.float64), chosen)
-    engines = gpu_engine(device, rungs=rung_set), filled(reference)
-    for engine in engines:
-        train_steps(engine, steps=1)
-    ours, theirs = (
-        without_key_bias({name: engine.read("d" + name) for name in PARAMETERS})
-        for engine in engines
-    )
-    far = {name: distance(ours[name], theirs[name]) for name in PARAMETERS}
-    assert max(far.values()) < 1e-4, far
-
-
 @pytest.mark.parametrize(
     ("dtype", "rung_set"),
     [

@@ -101,20 +101,6 @@ def test_kernels_update_shares_as_they_update_whole_tensors(tmp_path):
     np.testing.assert_allclose(course(tmp_path / "run3"), course(tmp_path / "run1"), rtol=2e-3)
 
 
-@pytest.mark.parametrize("zero", [0, 1])
-def test_all_ranks_have_the_same_weights_bit_for_bit(tmp_path, zero):
-    flags = flags_of(tmp_path, 3, dtype="bf16", zero=zero, checkpoint_every=0)
-
-    def work(group):
-        setup = open_run(flags, group)
-        for number in range(3):
-            take_step(setup.steps, setup.train, number)
-        return setup.engine.arrays["parameters"].tobytes()
-
-    first, *others = together(3, work)
-    assert others == [first, first]
-
-
 def test_a_resumed_run_names_the_numbers_of_ranks_that_can_share_its_steps(tmp_path):
     run_ranks(1, flags_of(tmp_path, 1, steps=2))
     rest = flags_of(tmp_path, 1, resume=True, total_tokens=None)

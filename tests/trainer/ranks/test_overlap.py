@@ -114,21 +114,6 @@ def test_exchanges_beside_and_behind_give_the_same_bits(
     assert train(folder, ranks, **KINDS[kind]) == behind
 
 
-def test_an_exchange_that_begins_too_early_is_seen(folder, monkeypatch):
-    """One call earlier, and the last gradient of a bucket is not in the sum."""
-    right = train(folder, 2, steps=1)
-    cut = program_module.cut
-
-    def too_early(config, backward, sharding):
-        vector = cut(config, backward, sharding)
-        buckets = [*vector.buckets]
-        buckets[1] = dataclasses.replace(buckets[1], after=buckets[0].after + 1)
-        return dataclasses.replace(vector, buckets=tuple(buckets))
-
-    monkeypatch.setattr(program_module, "cut", too_early)
-    assert train(folder, 2, steps=1) != right
-
-
 def test_what_does_not_wait_for_an_exchange_is_seen(folder, as_late_as_allowed, monkeypatch):
     right = train(folder, 2, steps=1)
     as_late_as_allowed()
