@@ -223,8 +223,8 @@ def test_without_the_benchmark_a_run_says_so_and_goes_on(tmp_path, hellaswag, mo
 
 
 def test_the_loss_of_a_model_is_that_of_its_runs_validation(tmp_path, capsys):
-    outcome, _ = run(tmp_path, keep_model=True, val_batches=-1)
-    words = ["loss", "-e", str(outcome.directory), "--device", "cpu", "-b", "5"]
+    outcome, _ = run(tmp_path, keep_model=True, val_batches=-1, batch=10, steps=2)
+    words = ["loss", "-e", str(outcome.directory), "--device", "cpu", "-b", "40"]
     (text := tmp_path / "mine.txt").write_text("The bell, the tower. " * 9)
 
     def loss(*more):

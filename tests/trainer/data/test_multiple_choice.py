@@ -3,11 +3,9 @@
 import struct
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from ladder.core.common.errors import LadderError
-from tests.trainer.damage import damaged, header
+from tests.trainer.damage import header
 from trainer.data.multiple_choice import Example, read_examples, write_examples
 
 EXAMPLES = [Example([5, 6], [[1], [2, 3], [4], [50256]], 3), Example([7], [[1]] * 4, 0)]
@@ -88,16 +86,3 @@ def test_damage_is_named_with_the_file_in_one_line(tmp_path, content, names):
 def test_a_token_beyond_the_vocabulary_is_named(tmp_path):
     with pytest.raises(LadderError, match=r"example 0 .* 50256, .* 257;"):
         read(tmp_path / "x.bin", GOOD, vocab=257)
-
-
-@given(st.one_of(st.binary(max_size=1200), damaged(GOOD)))
-def test_fuzzed_files_are_examples_or_refused_by_name(tmp_path_factory, content):
-    path = tmp_path_factory.getbasetemp() / "fuzzed_examples.bin"
-    try:
-        examples = read(path, content)
-    except LadderError as error:
-        assert str(path) in str(error)
-        return
-    for example in examples:
-        assert 0 <= example.label < len(example.completions) == 4
-        assert all(map(len, (example.context, *example.completions)))
