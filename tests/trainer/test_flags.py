@@ -49,10 +49,8 @@ def test_every_setting_has_a_long_flag_that_sets_it():
     [
         ("-b 0", "--batch/-b"),
         ("-b two", "--batch/-b"),
-        ("-b", "--batch/-b"),
         ("-l 0", "--lr/-l"),
         ("-l nan", "--lr/-l"),
-        ("-l x", "--lr/-l"),
         ("-q 2", "--final-lr/-q"),
         ("-k cosin", "--schedule/-k"),
         ("-k constant -u 5", "-k linear"),

@@ -17,7 +17,6 @@ from tests.trainer.cpu_engines import run_batch
 from tests.trainer.late import Late
 from trainer.commands.collective_timing import Silent
 from trainer.engine.engine import Engine
-from trainer.model import program as program_module
 from trainer.model.calls import Buffer, Call, Collective, Fork, Join, Piece, op_calls
 from trainer.model.forks import spread
 from trainer.model.fusion import FUSIONS
@@ -205,16 +204,3 @@ def gradients(device, **options):
 @pytest.mark.parametrize("recompute", [0, 2])
 def test_what_is_done_as_late_as_allowed_gives_the_same_bits(recompute):
     assert gradients(Late(), recompute=recompute) == gradients(Cpu(), recompute=recompute)
-
-
-def test_a_missing_wait_is_seen(monkeypatch):
-    right = gradients(Cpu())
-
-    def forgetful(calls, buffers):
-        items = spread(calls, buffers)
-        first = next(n for n, item in enumerate(items) if isinstance(item, Join))
-        return items[:first] + items[first + 1 :]
-
-    monkeypatch.setattr(program_module, "spread", forgetful)
-    assert gradients(Cpu()) == right
-    assert gradients(Late()) != right
