@@ -48,7 +48,6 @@ def test_every_setting_has_a_long_flag_that_sets_it():
     ("line", "names"),
     [
         ("-b 0", "--batch/-b"),
-        ("-b two", "--batch/-b"),
         ("-l 0", "--lr/-l"),
         ("-l nan", "--lr/-l"),
         ("-q 2", "--final-lr/-q"),

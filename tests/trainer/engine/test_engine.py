@@ -125,16 +125,6 @@ def test_a_pass_sees_what_was_written_last_and_a_read_too():
     assert (engine.read("targets") == 3).all() and (engine.fetch("tokens")() == 1).all()
 
 
-def test_an_input_that_was_not_written_again_keeps_what_the_device_has():
-    engine = ready()
-    first = np.arange(21, dtype=np.int32).reshape(3, 7) % CONFIG.vocab
-    engine.arrays["targets"][...] = first  # as a kernel would
-    engine.write("tokens", first)
-    engine.write("dloss", np.ones(1))
-    engine.predict()
-    assert np.array_equal(engine.read("targets"), first)
-
-
 def test_nothing_is_allocated_on_the_device_after_the_start():
     class Counting(Cpu):
         allocations = 0

@@ -9,7 +9,7 @@ import pytest
 
 from ladder.core.common.errors import LadderError
 from ladder.core.measure.pick import Choice as Picked
-from tests.trainer.tiny import resolved_kernels, run, settings
+from tests.trainer.tiny import assert_same, resolved_kernels, run, settings
 from trainer.commands.parser import parse
 from trainer.engine import kernels, rung_choice
 from trainer.files import checkpoint
@@ -324,5 +324,4 @@ def test_a_fused_run_resumes_fused_and_bit_for_bit(tmp_path):
     whole, state = checkpoint.load(tmp_path / "whole", 4)
     resumed, again = checkpoint.load(tmp_path / "run", 4)
     assert state["kernels"]["fusions"] == again["kernels"]["fusions"] == list(FUSIONS)
-    for name in whole:
-        np.testing.assert_array_equal(whole[name], resumed[name], err_msg=name)
+    assert_same(dict(whole), dict(resumed))

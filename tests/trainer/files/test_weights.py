@@ -43,7 +43,6 @@ def saved_again(tmp_path, change):
         {"channels": "many"},
         {"dropout": 1.0},
         {"vocab": 10**9},
-        {"heads": 2.0},
         {"x": 1},
     ],
 )
