@@ -586,7 +586,7 @@ def test_real_kernels_on_the_emulator_train_as_the_reference_does(tmp_path, rung
     common = {"model": save_model(tmp_path / "dropping", dropout=0.2), "total_tokens": 64}
     run(tmp_path, steps=2, **common, output=str(tmp_path / "reference"))
     kernels = {"device": "emulated", "rungs": rungs, "rung": swapped}
-    run(tmp_path, steps=2, **common, **kernels, output=str(tmp_path / "kernels"))
+    run(tmp_path, steps=2, val_batches=1, **common, **kernels, output=str(tmp_path / "kernels"))
     assert swapped.items() <= rungs_of(tmp_path / "kernels").items()
     reference, kernels = losses(tmp_path / "reference"), losses(tmp_path / "kernels")
     np.testing.assert_allclose(kernels, reference, rtol=1e-5)
@@ -595,7 +595,7 @@ def test_real_kernels_on_the_emulator_train_as_the_reference_does(tmp_path, rung
 def assert_near_the_reference(tmp_path, dtype, **kernels):
     run(tmp_path, steps=2, output=str(tmp_path / "exact"))
     kernels = {"device": "emulated", "dtype": dtype, "output": str(tmp_path / "coarse"), **kernels}
-    run(tmp_path, steps=2, **kernels)
+    run(tmp_path, steps=2, val_batches=1, **kernels)
     exact, coarse = losses(tmp_path / "exact"), losses(tmp_path / "coarse")
     np.testing.assert_allclose(coarse, exact, rtol=1e-5 if dtype == "fp32" else 5e-3)
 
