@@ -1,6 +1,7 @@
 """Imports run one way: by the table in doc/the_house.md, and without circles between files."""
 
 import ast
+import functools
 import re
 import sys
 from collections.abc import Iterator
@@ -41,10 +42,20 @@ def imported(source: str) -> Iterator[tuple[str, ...]]:
             yield from ((f"{module}.{alias.name}", module) for alias in node.names)
 
 
-def graph_of(sources: dict[str, str]) -> Graph:
-    """Which files import which, of {file: source}. An import that means none of them is left out:
-    another package's."""
-    graph: Graph = {}
+@functools.cache
+def read_repository() -> dict[str, str]:
+    return {
+        str(path.relative_to(ROOT)): path.read_text(encoding="utf-8")
+        for top in TOPS
+        for path in sorted((ROOT / top).rglob("*.py"))
+    }
+
+
+@functools.cache
+def whole_graph() -> Graph:
+    """Which files import which. An import that means none of them is left out: another
+    package's."""
+    sources, graph = read_repository(), {}
     for file, source in sources.items():
         graph[file] = set()
         for names in imported(source):
@@ -72,6 +83,10 @@ def circle(graph: Graph) -> list[str]:
     return next((files for file in sorted(graph) if (files := search(file, []))), [])
 
 
+def layers() -> set[str]:
+    return {str(Path(file).parent) for file in read_repository() if file.endswith("/ops.py")}
+
+
 def against(table: dict[str, set[str]], graph: Graph, layers: set[str]) -> list[str]:
     """Imports that the table does not allow, as "a.py imports b.py"."""
 
@@ -89,36 +104,26 @@ def against(table: dict[str, set[str]], graph: Graph, layers: set[str]) -> list[
     ]
 
 
-def read_repository() -> dict[str, str]:
-    return {
-        str(path.relative_to(ROOT)): path.read_text(encoding="utf-8")
-        for top in TOPS
-        for path in sorted((ROOT / top).rglob("*.py"))
-    }
-
-
-SOURCES = read_repository()
-GRAPH = graph_of(SOURCES)
-LAYERS = {str(Path(file).parent) for file in SOURCES if file.endswith("/ops.py")}
 TABLE = rows((ROOT / "doc/the_house.md").read_text(encoding="utf-8"))
 
 
 def test_no_file_imports_itself_through_others():
-    assert " -> ".join(circle(GRAPH)) == ""
+    assert " -> ".join(circle(whole_graph())) == ""
 
 
 def test_every_import_is_in_the_table():
-    assert against(TABLE, GRAPH, LAYERS) == []
+    assert against(TABLE, whole_graph(), layers()) == []
 
 
 def test_the_reference_can_be_run_with_numpy_alone():
-    sources = [text for file, text in SOURCES.items() if file.startswith("reference/")]
+    sources = [text for file, text in read_repository().items() if file.startswith("reference/")]
     names = {names[-1].partition(".")[0] for text in sources for names in imported(text)}
     assert names <= {"numpy", "reference", *sys.stdlib_module_names}
 
 
 def test_the_table_names_the_folders_that_there_are():
-    folders = {str(Path(file).parent) for file, text in SOURCES.items() if text} - LAYERS
+    sources = read_repository()
+    folders = {str(Path(file).parent) for file, text in sources.items() if text} - layers()
     folders |= {str(path.parent.relative_to(ROOT)) for path in ROOT.glob("ladder/*/*.cuh")}
-    assert {row for row in TABLE if row not in SOURCES} == folders | {LAYER}
+    assert {row for row in TABLE if row not in sources} == folders | {LAYER}
     assert set().union(*TABLE.values()) <= set(TABLE)

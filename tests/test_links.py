@@ -1,5 +1,6 @@
 """Links of pages and notebooks lead to files that exist, and to headings that these have."""
 
+import functools
 import json
 import re
 from pathlib import Path
@@ -27,6 +28,7 @@ def text_of(page: Path) -> str:
     return "\n".join("".join(part) for part in parts)
 
 
+@functools.cache
 def anchors(page: Path) -> set[str]:
     """What GitHub lets a link name on a page: its headings, numbered where equal, and `<a id>`."""
     text = text_of(page)

@@ -124,7 +124,6 @@ LAUNCHERS = {
     [
         ("on_mpirun", "mpirun", {"HOSTS": "node1:1,node2:1"}),
         ("on_slurm", "srun", {}),
-        ("on_ssh", "ssh", {"HOSTS": "localhost localhost", "GPUS": "1"}),
         ("on_ssh", "ssh", {"HOSTS": "localhost localhost", "GPUS": "1", "MEET": "tcp"}),
     ],
 )

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from ladder.core.common import cache
+
 ROOT = Path(__file__).parents[1]
 pytestmark = [pytest.mark.slow, pytest.mark.emulator, pytest.mark.xdist_group("wheel")]
 
@@ -30,6 +32,14 @@ def installed(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
+def python(tmp_path_factory):
+    """Python of an empty environment."""
+    folder = tmp_path_factory.mktemp("env")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
+    return folder / "bin/python"
+
+
+@pytest.fixture(scope="module")
 def packages(installed, tmp_path_factory):
     """A folder with what the wheel asks for without an extra, and what that asks for."""
     (wheel,) = installed.glob("kernel_ladder-*.dist-info")
@@ -42,19 +52,18 @@ def packages(installed, tmp_path_factory):
 
 
 @pytest.fixture
-def run(installed, packages, tmp_path):
-    """Runs Python of an empty environment, in a folder outside of the checkout."""
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "env"], check=True)
+def run(python, installed, packages, tmp_path):
+    """Runs Python in a folder outside of the checkout, whose compiled emulator it shares."""
 
     def run(*words, packages=packages, status=0):
         environment = {
             "PATH": os.environ["PATH"],
             "PYTHONPATH": f"{installed}{os.pathsep}{packages}",
             "HOME": str(tmp_path),
+            cache.VARIABLE: str(cache.directory()),
         }
-        command = [tmp_path / "env/bin/python", *words]
         result = subprocess.run(
-            command, cwd=tmp_path, env=environment, capture_output=True, text=True
+            [python, *words], cwd=tmp_path, env=environment, capture_output=True, text=True
         )
         assert result.returncode == status, result.stderr
         return result.stderr if status else result.stdout
@@ -78,16 +87,17 @@ def test_it_has_every_rung(run):
 
 
 def test_a_rung_and_a_strangers_file_are_shown_checked_and_traced(run, tmp_path):
-    assert "tree reduction" in run("-m", "kernel_ladder.ladder", "list", "start.sum")
-    assert "'notebooks'" in run("-m", "kernel_ladder.ladder", "notebooks", status=2)  # it has none
-    mine = shutil.copy(ROOT / "ladder/start/add/1_chunk_per_thread.cu", tmp_path / "mine.cu")
-    for command, word in (("show", "real"), ("check", "passed"), ("trace", "sectors")):
-        for rung in ("1", str(mine)):
-            assert word in run("-m", "kernel_ladder.ladder", command, "start.add", rung)
+    def ladder(*words, status=0):
+        return run("-m", "kernel_ladder.ladder", *words, status=status)
+
+    assert "'notebooks'" in ladder("notebooks", status=2)  # it has none
+    shutil.copy(ROOT / "ladder/start/add/1_chunk_per_thread.cu", tmp_path / "mine.cu")
+    assert "real" in ladder("show", "start.add", "1")
+    assert "passed" in ladder("check", "start.add", "1")
+    assert "sectors" in ladder("trace", "start.add", "mine.cu")
     contract = "def add(a: 'real N', b: 'real N') -> {'c': 'real N'}: return a + b"
     (tmp_path / "ref.py").write_text(contract)
-    words = ["-m", "kernel_ladder.ladder", "check", "mine.cu", "--reference", "ref.py"]
-    assert "passed" in run(*words)
+    assert "passed" in ladder("check", "mine.cu", "--reference", "ref.py")
 
 
 def test_it_trains(run):

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from reference import gpt2
+from tests.trainer.cpu_engines import distance
 
 FILES = sorted((Path(__file__).parents[1] / "golden").glob("*.npz"))
 golden = pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
@@ -17,12 +18,6 @@ def load(path, real=np.float64):
     names = [key.removeprefix("weight.") for key in arrays if key.startswith("weight.")]
     weights = {name: arrays[f"weight.{name}"].astype(real) for name in names}
     return arrays, weights, int(arrays["shape.heads"])
-
-
-def distance(actual, expected):
-    """The length of the difference, relative to that of what is expected."""
-    assert actual.shape == expected.shape
-    return np.linalg.norm(actual - expected) / np.linalg.norm(expected)
 
 
 @golden

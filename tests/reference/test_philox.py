@@ -47,13 +47,6 @@ def test_dropout_keeps_elements_whose_half_word_reaches_the_threshold():
     np.testing.assert_array_equal(out[out != 0], 1 / (1 - threshold / 65536))
 
 
-@pytest.mark.parametrize(
-    ("p", "threshold"), [(0.0, 0), (0.1, 6554), (0.2, 13107), (0.5, 32768), (1 - 2**-24, 65535)]
-)
-def test_dropout_takes_the_probability_in_65536ths_and_always_keeps_some(p, threshold):
-    assert dropout.drop_threshold(p) == threshold
-
-
 def test_dropout_without_probability_changes_nothing():
     inp = np.random.default_rng(0).standard_normal(100)
     np.testing.assert_array_equal(drop(inp, p=0.0), inp)
@@ -80,11 +73,10 @@ def test_sixteen_elements_of_attention_share_a_counter_with_a_byte_each():
             assert mask[query, key] == (1 / (1 - 77 / 256) if byte >= 77 else 0)  # 77 / 256: 0.3008
 
 
-@pytest.mark.parametrize(
-    ("p", "threshold"), [(0.0, 0), (0.1, 26), (0.2, 51), (0.5, 128), (1 - 2**-24, 255)]
-)
-def test_attention_takes_the_probability_in_256ths_and_always_keeps_some(p, threshold):
-    assert dropout.drop_threshold(p, attention_dropout.VALUES) == threshold
+@pytest.mark.parametrize("values", [dropout.VALUES, attention_dropout.VALUES])
+@pytest.mark.parametrize("p", [0.0, 0.1, 0.5, 1 - 2**-24])
+def test_the_threshold_is_the_nearest_to_the_probability_that_keeps_some(p, values):
+    assert dropout.drop_threshold(p, values) == min(round(p * values), values - 1)
 
 
 def test_attention_without_probability_is_attention():

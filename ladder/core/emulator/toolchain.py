@@ -172,7 +172,7 @@ def runtime() -> Path:
     compiler = find_compiler()
     sources = sorted((HERE / "runtime").glob("*.cpp"))
     headers = [*(HERE / "runtime").glob("*.h"), *(INCLUDE / "emulator").glob("*.h")]
-    arguments = [*COMMON, "-O2", "-pthread", "-iquote", str(INCLUDE)]
+    arguments = [*COMMON, "-O2", "-pthread"]
     # A file by itself takes a second or two, most of it for the headers of the C++ library.
     units = [
         "".join(f'#include "{source}"\n' for source in sources[first::RUNTIME_UNITS])
@@ -182,9 +182,9 @@ def runtime() -> Path:
         compiler.version,
         platform.machine(),
         *arguments,
-        *units,
         *(path.read_bytes() for path in sorted([*sources, *headers])),
-    )
+    )  # every checkout has the same, wherever it is
+    arguments += ["-iquote", str(INCLUDE)]
 
     def build(folder: Path) -> None:
         folder.mkdir()

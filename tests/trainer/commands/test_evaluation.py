@@ -151,15 +151,6 @@ def test_losses_that_are_not_finite_are_no_answer():
         evaluate(run, make_examples(2))
 
 
-def test_examples_of_similar_length_share_a_batch(monkeypatch):
-    monkeypatch.setattr(scoring, "GRAIN", 4)
-    examples = make_examples(11)
-    groups = scoring.in_groups(examples, 8, 20, Cpu())
-    lengths = {T: [scoring.longest([e]) for e in group] for T, group in groups.items()}
-    assert lengths == {20: [22, 21, 20, 18], 16: [16, 15, 14, 13], 12: [12, 11, 11]}
-    assert sorted(map(id, examples)) == sorted(id(e) for group in groups.values() for e in group)
-
-
 def test_where_kernels_run_all_batches_have_one_length():
     examples = make_examples(11, longest=40)
     context, most = 1024, scoring.longest(examples)
@@ -232,8 +223,8 @@ def test_without_the_benchmark_a_run_says_so_and_goes_on(tmp_path, hellaswag, mo
 
 
 def test_the_loss_of_a_model_is_that_of_its_runs_validation(tmp_path, capsys):
-    outcome, _ = run(tmp_path, keep_model=True, val_batches=-1)
-    words = ["loss", "-e", str(outcome.directory), "--device", "cpu", "-b", "5"]
+    outcome, _ = run(tmp_path, keep_model=True, val_batches=-1, batch=10, steps=2)
+    words = ["loss", "-e", str(outcome.directory), "--device", "cpu", "-b", "40"]
     (text := tmp_path / "mine.txt").write_text("The bell, the tower. " * 9)
 
     def loss(*more):

@@ -10,7 +10,7 @@ from ladder.core.contract.device import Device, Reading, Sensors
 from ladder.core.measure.roofline import Roof
 from tests.trainer.parallel_run import together
 from tests.trainer.tiny import add_size
-from trainer.commands import gpu_condition, step_timing, throughput
+from trainer.commands import gpu_condition, op_timing, step_timing, throughput
 from trainer.flags import Flags
 from trainer.report import Display
 
@@ -43,6 +43,7 @@ def seen(monkeypatch):
         Device, "time", lambda device, work: (events.append("timed"), time(device, work))[1]
     )
     monkeypatch.setattr(step_timing, "roof_of", lambda device, real: Roof(1e9, 1e9))
+    monkeypatch.setattr(op_timing, "TURNS_SECONDS", 0.0)
     return events
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from ladder.core.common.errors import LadderError
 from reference import gpt2
-from tests.trainer.tiny import PARAMETERS, SHAPE, add_size, save_model
+from tests.trainer.tiny import PARAMETERS, SHAPE, add_size, assert_same, save_model
 from trainer.commands import export
 from trainer.data.datasets import prepare
 from trainer.data.download import DownloadError
@@ -35,12 +35,6 @@ def whole(name, tmp_path):
     model = weights.open_model(str(name), vocab=257, seed=1, data_dir=tmp_path)
     read = export.whole_parameters(model)
     return model.shape, {name: read(name) for name in PARAMETERS}
-
-
-def assert_same(arrays, expected):
-    assert arrays.keys() == expected.keys()
-    for name, array in expected.items():
-        np.testing.assert_array_equal(arrays[name], array, err_msg=name)
 
 
 def test_hugging_faces_folder_holds_the_weights_the_tokenizer_and_how_to_generate(

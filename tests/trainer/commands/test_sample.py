@@ -128,25 +128,17 @@ def test_only_ids_that_the_tokenizer_knows_are_drawn():
     assert max(ids) < 100
 
 
-def command(tmp_path, *words, **environment):
-    return subprocess.run(
-        [sys.executable, "-m", "trainer", "sample", "--device", "cpu", *words],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "KERNEL_LADDER_DATA": str(tmp_path / "data"), **environment},
-    )
-
-
 @pytest.mark.slow
-def test_the_command_continues_a_prompt_and_repeats_itself_by_seed(tmp_path):
-    run(tmp_path, steps=1, checkpoint_every=1)
-    words = ("-e", str(tmp_path / "run"), "--prompt", "ROMEO", "-g", "40")
-    first, again = command(tmp_path, *words), command(tmp_path, *words)
-    other = command(tmp_path, *words, "--seed", "7")
-    assert first.returncode == 0, first.stderr
-    assert first.stdout.startswith("ROMEO")
-    assert first.stdout == again.stdout != other.stdout
-    assert re.search(r"^\[40 .* [\d,]+ tokens/s.*\]$", first.stderr)
+def test_the_command_continues_a_prompt_and_repeats_itself_by_seed(tmp_path, capsys):
+    words = ["-e", save_model(tmp_path / "model"), "--data-dir", str(tmp_path), "--device", "cpu"]
+    words += ["--prompt", "ROMEO", "-g", "40"]
+    told = []
+    for more in ([], [], ["--seed", "7"]):
+        assert sample.main([*words, *more]) == 0
+        told.append(capsys.readouterr())
+    assert told[0].out.startswith("ROMEO")
+    assert told[0].out == told[1].out != told[2].out
+    assert re.search(r"^\[40 .* [\d,]+ tokens/s.*\]$", told[0].err)
 
 
 def test_prompts_of_a_file_are_continued_together(tmp_path, capsys):
@@ -170,8 +162,13 @@ def test_prompts_of_a_file_are_continued_together(tmp_path, capsys):
 
 @pytest.mark.slow
 def test_a_terminal_that_lacks_a_character_shows_a_question_mark(tmp_path):
-    words = ("-e", save_model(tmp_path / "model"), "--prompt", "a→é", "-g", "1")
-    done = command(tmp_path, *words, PYTHONIOENCODING="ascii", PYTHONUTF8="1")
+    words = ["-e", save_model(tmp_path / "model"), "--prompt", "a→é", "-g", "1"]
+    done = subprocess.run(
+        [sys.executable, "-m", "trainer", "sample", "--device", "cpu", *words],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "1"},
+    )
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("a??")
 

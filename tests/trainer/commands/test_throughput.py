@@ -7,15 +7,26 @@ import numpy as np
 import pytest
 
 from ladder.core.common.errors import LadderError
+from ladder.core.measure.roofline import Roof
 from tests.trainer.tiny import add_size, parameters, run
-from trainer.commands import step_timing, throughput
+from trainer.commands import op_timing, step_timing, throughput
 from trainer.flags import Flags
 
 FEW = {"vocab": 257, "padded_vocab": 384}  # tokens
 
 
+@pytest.fixture(scope="module", autouse=True)
+def quick():
+    """The fewest turns, and no measured roof."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(op_timing, "TURNS_SECONDS", 0.0)
+        patch.setattr(op_timing, "WARM_UP_SECONDS", 0.0)
+        patch.setattr(step_timing, "roof_of", lambda device, real: Roof(1e12, 1e12))
+        yield
+
+
 @pytest.fixture(scope="module")
-def measured():
+def measured(quick):
     with pytest.MonkeyPatch.context() as patch:
         add_size(patch, "d2", layers=2, channels=16, heads=2, **FEW)  # small enough: -e d2
         return throughput.measure(Flags(model="d2", batch=2, sequence=5, steps=3, device="cpu"))

@@ -15,16 +15,23 @@ TOKENS = 2 * B * T * 4
 LOGITS = B * T * SHAPE.vocab * 4
 
 
-@pytest.fixture
-def files(tmp_path):
-    """A model file and its debug state."""
-    run = save_model(tmp_path / "run", dropout=0.1, factor=3.0)
-    where = ["--data-dir", str(tmp_path), "-o"]
-    model, state = tmp_path / "model.bin", tmp_path / "state.bin"
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("verify")
+    run = save_model(folder / "run", dropout=0.1, factor=3.0)
+    where = ["--data-dir", str(folder), "-o"]
+    model, state = folder / "model.bin", folder / "state.bin"
     assert export.main([run, "--to", "llmc", *where, str(model)]) == 0
     batch = ["-b", str(B), "-t", str(T), "--dataset", "play"]
     assert export.main([run, "--to", "debug-state", *batch, *where, str(state)]) == 0
     return model, state
+
+
+@pytest.fixture
+def files(made, tmp_path):
+    """A model file and its debug state, which a test may change."""
+    (tmp_path / "state.bin").write_bytes(made[1].read_bytes())
+    return made[0], tmp_path / "state.bin"
 
 
 def call(files, *words):

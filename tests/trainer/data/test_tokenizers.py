@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -72,27 +73,14 @@ def test_unknown_characters_are_named_with_their_file(tmp_path):
         tokenizer.encode("0123456789")
 
 
-@pytest.mark.slow
-@given(
-    st.one_of(
-        st.binary(max_size=60),
-        st.recursive(
-            st.none() | st.integers() | st.sampled_from(["a", "\ud800"]) | st.text(max_size=2),
-            lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=1), inner),
-        ).map(lambda value: json.dumps(value).encode()),
-    )
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"null", b"[]", b"{}", b"[1]", b'["a", "a"]', b'["ab"]', b'["\\ud800"]', b'["\xff"]'],
 )
-def test_a_damaged_vocabulary_is_refused_by_name_or_is_a_vocabulary(tmp_path_factory, content):
-    path = tmp_path_factory.getbasetemp() / "fuzzed_vocabulary.json"
-    path.write_bytes(content)
-    try:
-        tokenizer = CharTokenizer.load(path)
-    except LadderError as error:
-        assert str(path) in str(error)
-    else:
-        ids = tokenizer.encode("".join(tokenizer.symbols))
-        assert ids == list(range(tokenizer.vocab))
-        assert "".join(decode_stream(tokenizer, ids)) == "".join(tokenizer.symbols)
+def test_a_damaged_vocabulary_is_refused_by_name(tmp_path, content):
+    (path := tmp_path / "vocabulary.json").write_bytes(content)
+    with pytest.raises(LadderError, match=re.escape(str(path))):
+        CharTokenizer.load(path)
 
 
 def test_the_characters_are_those_of_tinyshakespeare_and_stored_beside_it(tmp_path, monkeypatch):

@@ -70,8 +70,7 @@ FAULT = """\
 
 @pytest.mark.emulator
 @needs_compiler
-@pytest.mark.parametrize("debug_sync", [False, True])
-def test_a_kernel_that_faults_after_some_steps_is_named_with_the_checkpoint(tmp_path, debug_sync):
+def test_a_kernel_that_faults_after_some_steps_is_named_with_the_checkpoint(tmp_path):
     """It passes the check that comes first: the shape of the run is none of those."""
     source = find("gelu.forward").rung(1).source
     mine = tmp_path / "mine.cu"
@@ -80,7 +79,7 @@ def test_a_kernel_that_faults_after_some_steps_is_named_with_the_checkpoint(tmp_
     settings = {"device": "emulated", "rung": {"gelu.forward": str(mine)}, "lr": 0.05, "keep": 1}
     settings["unconfined"] = True
     with pytest.raises(DeviceFault) as told:
-        run(tmp_path, steps=200, checkpoint_every=1, debug_sync=debug_sync, **settings)
+        run(tmp_path, steps=200, checkpoint_every=1, **settings)
     directory = tmp_path / "run"
     step = checkpoint.latest(directory)
     assert 0 < step < 200

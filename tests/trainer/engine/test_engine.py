@@ -111,26 +111,6 @@ def test_buffers_are_aligned_and_overlap_only_where_declared(real):
             assert np.shares_memory(engine.arrays[name], engine.arrays[buffer.inside[0]]), name
 
 
-def test_what_is_written_before_a_pass_goes_to_the_device_in_one_copy(monkeypatch):
-    engine = ready(config=replace(CONFIG, dropout=0.1))
-    copies = []
-    upload = type(engine.device).upload
-
-    def counted(self, array, host):
-        copies.append(array.nbytes)
-        upload(self, array, host)
-
-    monkeypatch.setattr(type(engine.device), "upload", counted)
-    for name in ("tokens", "targets", "dloss", "hyper", "rng"):
-        engine.write(name, np.ones_like(engine.arrays[name]))
-    assert not copies
-    engine.forward()
-    assert len(copies) == 1
-    engine.backward()
-    engine.update()
-    assert len(copies) == 1  # nothing else was written
-
-
 def test_a_pass_sees_what_was_written_last_and_a_read_too():
     engine = ready()
     shape = engine.arrays["tokens"].shape
@@ -143,16 +123,6 @@ def test_a_pass_sees_what_was_written_last_and_a_read_too():
     assert np.array_equal(seen[0], seen[2]) and not np.array_equal(seen[0], seen[1])
     engine.write("targets", np.full(shape, 3, np.int32))
     assert (engine.read("targets") == 3).all() and (engine.fetch("tokens")() == 1).all()
-
-
-def test_an_input_that_was_not_written_again_keeps_what_the_device_has():
-    engine = ready()
-    first = np.arange(21, dtype=np.int32).reshape(3, 7) % CONFIG.vocab
-    engine.arrays["targets"][...] = first  # as a kernel would
-    engine.write("tokens", first)
-    engine.write("dloss", np.ones(1))
-    engine.predict()
-    assert np.array_equal(engine.read("targets"), first)
 
 
 def test_nothing_is_allocated_on_the_device_after_the_start():

@@ -9,7 +9,7 @@ import pytest
 
 from ladder.core.common.errors import LadderError
 from ladder.core.measure.pick import Choice as Picked
-from tests.trainer.tiny import resolved_kernels, run, settings
+from tests.trainer.tiny import assert_same, resolved_kernels, run, settings
 from trainer.commands.parser import parse
 from trainer.engine import kernels, rung_choice
 from trainer.files import checkpoint
@@ -275,7 +275,7 @@ def test_a_rung_of_an_op_that_is_fused_away_is_refused_with_the_flag(tmp_path):
 
 @pytest.mark.emulator
 @pytest.mark.parametrize(
-    ("recompute", "dtype", "tolerance"), [(0, "fp32", 1e-5), (2, "fp32", 1e-5), (0, "bf16", 5e-3)]
+    ("recompute", "dtype", "tolerance"), [(2, "fp32", 1e-5), (0, "bf16", 5e-3)]
 )
 def test_a_fused_run_trains_and_samples_as_a_plain_one(tmp_path, recompute, dtype, tolerance):
     """The same kernels in another order of rounding: the losses agree, to the type's rounding."""
@@ -324,5 +324,4 @@ def test_a_fused_run_resumes_fused_and_bit_for_bit(tmp_path):
     whole, state = checkpoint.load(tmp_path / "whole", 4)
     resumed, again = checkpoint.load(tmp_path / "run", 4)
     assert state["kernels"]["fusions"] == again["kernels"]["fusions"] == list(FUSIONS)
-    for name in whole:
-        np.testing.assert_array_equal(whole[name], resumed[name], err_msg=name)
+    assert_same(dict(whole), dict(resumed))

@@ -118,6 +118,7 @@ def test_training_on_the_gpu(told, tmp_path, capsys):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("told", ["driver too old"], indirect=True)
 def test_training_on_what_there_is_goes_on_with_a_note(told, tmp_path, capsys):
     wanted = settings(tmp_path, steps=1)
     words = ["-e", wanted["model"], "--dataset", "play", "--data-dir", str(tmp_path / "data")]

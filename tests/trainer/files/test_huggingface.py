@@ -339,7 +339,7 @@ def test_transformers_loads_an_export_and_computes_the_same_logits(tmp_path):
 
 
 @pytest.mark.slow
-@settings(max_examples=300, deadline=None, derandomize=True)
+@settings(max_examples=100, deadline=None, derandomize=True)
 @given(data=st.data())
 def test_fuzz_damaged_weights_load_or_are_refused(tmp_path_factory, data):
     folder = tmp_path_factory.mktemp("fuzz")

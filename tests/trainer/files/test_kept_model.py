@@ -27,10 +27,8 @@ def opened(folder, tmp_path):
 
 def test_a_run_leaves_the_model_that_its_checkpoint_would_hold(tmp_path):
     _, screen = run(tmp_path, keep_model=True, checkpoint_every=6)
-    kept, tensors = (
-        opened(tmp_path / "run" / "model", tmp_path),
-        checkpoint.load(tmp_path / "run", 6)[0],
-    )
+    kept = opened(tmp_path / "run" / "model", tmp_path)
+    tensors = checkpoint.load(tmp_path / "run", 6)[0]
     for (name, layer), array in arrays(kept).items():
         whole = tensors[name] if layer is None else tensors[name][layer]
         np.testing.assert_array_equal(array[tuple(map(slice, whole.shape))], whole)

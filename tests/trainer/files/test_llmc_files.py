@@ -135,7 +135,7 @@ def test_sizes_that_only_the_header_claims_allocate_nothing(tmp_path):
 
 @pytest.mark.slow
 @settings(
-    max_examples=300,
+    max_examples=100,
     deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture],

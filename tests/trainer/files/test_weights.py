@@ -9,14 +9,6 @@ from ladder.core.common.errors import LadderError
 from tests.trainer.tiny import PARAMETERS, SHAPE, save_model
 from trainer.files import checkpoint, weights
 from trainer.flags import Flags
-from trainer.model import registry
-
-
-def test_char_is_nanogpts_character_model():
-    shape = registry.SIZES["char"].config.with_vocab(65)
-    assert (shape.layers, shape.heads, shape.channels, shape.context) == (6, 6, 384, 256)
-    assert (shape.dropout, shape.vocab, shape.padded_vocab) == (0.2, 65, 128)
-    assert weights.tokenizer_of("char") == "chars"
 
 
 def test_pretrained_weights_need_gpt2s_tokens(tmp_path):
@@ -52,8 +44,6 @@ def saved_again(tmp_path, change):
         {"channels": "many"},
         {"dropout": 1.0},
         {"vocab": 10**9},
-        {"layers": 2.0},
-        {"heads": 2.0},
         {"x": 1},
     ],
 )

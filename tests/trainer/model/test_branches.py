@@ -6,7 +6,6 @@ may.
 """
 
 import itertools
-from dataclasses import replace
 from itertools import chain
 
 import numpy as np
@@ -18,8 +17,6 @@ from tests.trainer.cpu_engines import run_batch
 from tests.trainer.late import Late
 from trainer.commands.collective_timing import Silent
 from trainer.engine.engine import Engine
-from trainer.model import program as program_module
-from trainer.model import sharding
 from trainer.model.calls import Buffer, Call, Collective, Fork, Join, Piece, op_calls
 from trainer.model.forks import spread
 from trainer.model.fusion import FUSIONS
@@ -207,32 +204,3 @@ def gradients(device, **options):
 @pytest.mark.parametrize("recompute", [0, 2])
 def test_what_is_done_as_late_as_allowed_gives_the_same_bits(recompute):
     assert gradients(Late(), recompute=recompute) == gradients(Cpu(), recompute=recompute)
-
-
-def test_a_missing_wait_is_seen(monkeypatch):
-    right = gradients(Cpu())
-
-    def forgetful(calls, buffers):
-        items = spread(calls, buffers)
-        first = next(n for n, item in enumerate(items) if isinstance(item, Join))
-        return items[:first] + items[first + 1 :]
-
-    monkeypatch.setattr(program_module, "spread", forgetful)
-    assert gradients(Cpu()) == right
-    assert gradients(Late()) != right
-
-
-def test_an_exchange_beside_the_pass_that_does_not_wait_for_both_branches_is_seen(monkeypatch):
-    monkeypatch.setattr(sharding, "LEAST", 1)
-    monkeypatch.setattr(sharding, "PER_TOKEN", 0)  # a bucket for each layer
-    engine = engine_of(GPT2, np.float32, sharding=Sharding(0, 2, 1, True))
-    items = engine.program.last_backward
-    exchanges = [item for item in items if isinstance(item, Fork) and item.urgent]
-    assert len(exchanges) > GPT2.layers
-    assert not any(in_conflict(engine, *pair) for pair in unordered(items))
-    hasty = {item: replace(item, behind=None) for item in exchanges}
-    items = [
-        Join(hasty.get(item.fork, item.fork)) if isinstance(item, Join) else hasty.get(item, item)
-        for item in items
-    ]
-    assert any(in_conflict(engine, *pair) for pair in unordered(items))

@@ -40,12 +40,6 @@ def start(tmp_path, monkeypatch):
     return start_one
 
 
-# ---- what was measured --------------------------------------------------------------------------
-
-
-# ---- the program, memory, number formats --------------------------------------------------------
-
-
 def test_small_additions_are_lost_in_bfloat16_and_not_in_a_master_copy():
     paths = gpt.add_up(start=1.0, step=1e-4, count=200)
     exact, nearest, at_random, master = paths.values()

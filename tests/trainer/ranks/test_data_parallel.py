@@ -1,6 +1,7 @@
 """Several ranks train as one process does that accumulates: ranks as threads, on a tiny model."""
 
 import re
+import shutil
 
 import numpy as np
 import pytest
@@ -53,7 +54,6 @@ def flags_of(tmp_path, ranks, **changes):
 # Between the first and the last step, rounding to 16 bits makes more of a difference in the last
 # bit of a float32 sum.
 KINDS = {
-    "fp32": ({}, 1e-6),
     "all-reduce": ({"zero": 0}, 1e-6),
     "bf16 with masters, recomputed": ({"dtype": "bf16", "recompute": 2}, 2e-3),
     "bf16 rounded at random": ({"dtype": "bf16", "stochastic_rounding": True}, 2e-3),
@@ -63,7 +63,7 @@ KINDS = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("ranks", [2, 3, pytest.param(4, marks=pytest.mark.sweep)])
+@pytest.mark.parametrize("ranks", [3, pytest.param(4, marks=pytest.mark.sweep)])
 def test_ranks_train_as_accumulated_micro_batches_do(tmp_path, kind, ranks):
     changes, tolerance = KINDS[kind]
     changes = {"total_tokens": 2 * TOKENS, **changes} if ranks == 4 else changes
@@ -101,20 +101,6 @@ def test_kernels_update_shares_as_they_update_whole_tensors(tmp_path):
     np.testing.assert_allclose(course(tmp_path / "run3"), course(tmp_path / "run1"), rtol=2e-3)
 
 
-@pytest.mark.parametrize("zero", [0, 1])
-def test_all_ranks_have_the_same_weights_bit_for_bit(tmp_path, zero):
-    flags = flags_of(tmp_path, 3, dtype="bf16", zero=zero, checkpoint_every=0)
-
-    def work(group):
-        setup = open_run(flags, group)
-        for number in range(3):
-            take_step(setup.steps, setup.train, number)
-        return setup.engine.arrays["parameters"].tobytes()
-
-    first, *others = together(3, work)
-    assert others == [first, first]
-
-
 def test_a_resumed_run_names_the_numbers_of_ranks_that_can_share_its_steps(tmp_path):
     run_ranks(1, flags_of(tmp_path, 1, steps=2))
     rest = flags_of(tmp_path, 1, resume=True, total_tokens=None)
@@ -127,10 +113,10 @@ def test_a_run_goes_on_bit_for_bit_on_as_many_ranks_and_nearly_on_others(tmp_pat
     whole = flags_of(tmp_path, 2, dtype="bf16")
     run_ranks(2, whole)
     expected = parameters(tmp_path / "run2", STEPS)
+    half = flags_of(tmp_path, 2, dtype="bf16", steps=2, output=str(tmp_path / "half"))
+    run_ranks(2, half)
     for ranks in (2, 3, 1):
-        folder = tmp_path / f"again{ranks}"
-        half = flags_of(tmp_path, 2, dtype="bf16", steps=2, output=str(folder))
-        run_ranks(2, half)
+        folder = shutil.copytree(tmp_path / "half", tmp_path / f"again{ranks}")
         rest = flags_of(tmp_path, 2, dtype="bf16", output=str(folder), resume=True)
         outcomes, _ = run_ranks(ranks, rest)
         assert [step for step, _ in outcomes[0].val_losses] == [STEPS]

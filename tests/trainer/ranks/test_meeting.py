@@ -89,9 +89,9 @@ def test_without_a_secret_there_is_no_address(monkeypatch):
 def test_another_secret_is_refused(monkeypatch):
     name = threading.current_thread  # each rank has threads of its own
     monkeypatch.setattr(meeting, "_known_secret", lambda: name().name.encode())
-    outcomes = meet_all(at_address(), patience=2.0)
+    outcomes = meet_all(at_address(), patience=1.0)
     assert re.search(f"rank 0 .*rank 1; .*{SECRET}", outcomes[1])
-    assert re.search("rank 1 of 2 .* 2 seconds.* another secret", outcomes[0])
+    assert re.search("rank 1 of 2 .* 1 seconds.* another secret", outcomes[0])
 
 
 def test_a_port_in_use_is_named(monkeypatch):

@@ -101,7 +101,7 @@ KINDS = {"-z 1": {}, "-z 0": {"zero": 0}, "-z 1 -r 2": {"recompute": 2}}
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("ranks", [2, 3, pytest.param(4, marks=pytest.mark.sweep)])
+@pytest.mark.parametrize("ranks", [3, pytest.param(4, marks=pytest.mark.sweep)])
 def test_exchanges_beside_and_behind_give_the_same_bits(
     folder, as_late_as_allowed, monkeypatch, ranks, kind
 ):
@@ -114,21 +114,6 @@ def test_exchanges_beside_and_behind_give_the_same_bits(
     assert train(folder, ranks, **KINDS[kind]) == behind
     as_late_as_allowed()
     assert train(folder, ranks, **KINDS[kind]) == behind
-
-
-def test_an_exchange_that_begins_too_early_is_seen(folder, monkeypatch):
-    """One call earlier, and the last gradient of a bucket is not in the sum."""
-    right = train(folder, 2, steps=1)
-    cut = program_module.cut
-
-    def too_early(config, backward, sharding):
-        vector = cut(config, backward, sharding)
-        buckets = [*vector.buckets]
-        buckets[1] = dataclasses.replace(buckets[1], after=buckets[0].after + 1)
-        return dataclasses.replace(vector, buckets=tuple(buckets))
-
-    monkeypatch.setattr(program_module, "cut", too_early)
-    assert train(folder, 2, steps=1) != right
 
 
 def test_what_does_not_wait_for_an_exchange_is_seen(folder, as_late_as_allowed, monkeypatch):
@@ -241,11 +226,10 @@ def test_with_more_tokens_gradients_are_exchanged_later_and_more_at_once(
     assert early == sorted(attention[::-1][::layers]) and end == len(program.backward)
 
 
-@pytest.mark.parametrize("zero", [0, 1])
-def test_rounding_at_random_draws_the_same_words_on_any_number_of_ranks(folder, zero):
+def test_rounding_at_random_draws_the_same_words_on_any_number_of_ranks(folder):
     """Without gradients, weight decay alone moves the weights: only rounding could differ."""
     how = {"stochastic_rounding": True, "dloss": np.zeros(1), "lr": 0.1, "total_tokens": 192}
     ((alone, _),) = train(folder, 1, **how)
     ((nearest, _),) = train(folder, 1, **{**how, "stochastic_rounding": False})
-    assert [weights for weights, _ in train(folder, 3, zero=zero, **how)] == [alone] * 3
+    assert [weights for weights, _ in train(folder, 3, **how)] == [alone] * 3
     assert alone != nearest

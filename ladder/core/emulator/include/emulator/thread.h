@@ -126,9 +126,9 @@ EMULATOR_EXPORT int emulator_cluster_rank();
 EMULATOR_EXPORT void *emulator_peer(const void *address, int rank);
 // `mbarrier`: `rank` is that of the block at whose barrier the thread arrives, or -1 for its own.
 EMULATOR_EXPORT EMULATOR_DISTINCT void emulator_mbarrier_arrive(void *barrier, int rank, int bytes);
-// cuda::barrier; `init` and `wait_parity` also of an mbarrier. `arrive` returns a token of the phase in
-// which it arrived; `drop`: and the phases that follow count one thread less. `users`: the threads of
-// the pipeline that it belongs to.
+// cuda::barrier; `init` and `wait_parity` also of an mbarrier. `arrive` returns a token of the
+// phase in which it arrived; `drop`: and the phases that follow count one thread less. `users`: the
+// threads of the pipeline that it belongs to.
 EMULATOR_EXPORT EMULATOR_DISTINCT void emulator_barrier_init(
     void *barrier, long long count, BarrierKind kind, int users);
 EMULATOR_EXPORT EMULATOR_DISTINCT uint64_t emulator_barrier_arrive(
