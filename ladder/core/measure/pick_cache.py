@@ -15,7 +15,7 @@ doc/results/picks, so that others who have that model need not measure before th
 import dataclasses
 import functools
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -149,13 +149,21 @@ def prune(path: Path) -> None:
 def _write(
     path: Path, description: Mapping[str, Any], picks: Mapping[Question, Mapping[str, Entry]]
 ) -> None:
-    lines = [line for question, entries in picks.items() if (line := _line(question, entries))]
+    names = functools.cache(_names)
+    lines = [line for one in picks.items() if (line := _line(*one, names))]
     with atomic_write(path) as out:  # one line for each question
         head = json.dumps({"device": description})[:-1]
         out.write((head + ', "picks": [\n' + ",\n".join(sorted(lines)) + "\n]}\n").encode())
 
 
-def _line(question: Question, entries: Mapping[str, Entry]) -> str:
+def _names(op: str) -> dict[str, str]:
+    """The names of the entries of an op's rungs, by the rungs' ids."""
+    return {rung.id: _name(rung) for rung in find(op).rungs if not rung.is_reference}
+
+
+def _line(
+    question: Question, entries: Mapping[str, Entry], names: Callable[[str], Mapping[str, str]]
+) -> str:
     """A line of the repository's file; "" where no rung is as it was when it was measured, or the
     op has other dimensions now."""
     op, dtype, dims = question
@@ -166,10 +174,9 @@ def _line(question: Question, entries: Mapping[str, Entry]) -> str:
     sizes = dict(dims)
     if set(sizes) != set(ladder.op.dims):
         return ""
-    names = {rung.id: _name(rung) for rung in ladder.rungs if not rung.is_reference}
     rungs = {
         id: {"code": name, **_rounded(entries[name])}
-        for id, name in names.items()
+        for id, name in names(op).items()
         if name in entries
     }
     ordered = {name: sizes[name] for name in ladder.op.dims}
