@@ -19,18 +19,20 @@ another wave has written without a barrier. doc/amd.md says what it does not mod
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ladder.core.amd.hip import compiler
-from ladder.core.amd.isa import program
-from ladder.core.amd.isa.kernel import InterpretedKernel
 from ladder.core.common.errors import LadderError
 from ladder.core.contract.device import Device
 from ladder.core.contract.rung_file import Rung
 from ladder.core.contract.signature import parameters
 from ladder.core.contract.target import Target
+
+if TYPE_CHECKING:  # the tables of instructions are for whoever compiles: they take a tenth second
+    from ladder.core.amd.isa.kernel import InterpretedKernel
+    from ladder.core.amd.isa.program import Code
 
 ARCHITECTURES = tuple(compiler.TYPICAL)
 MULTIPROCESSORS = 4  # few, so that a persistent kernel has work left for a second round
@@ -59,14 +61,16 @@ class Isa(Device):
 
     def compile(
         self, rung: Rung, defines: Mapping[str, int], real: np.dtype
-    ) -> dict[str, InterpretedKernel]:
+    ) -> dict[str, "InterpretedKernel"]:
         """The kernels of a rung file by name. Raises CompileError, LadderError where there is no
         compiler, or for an instruction that is not interpreted."""
+        from ladder.core.amd.isa import kernel, program
+
         module = self.compile_ahead(rung, defines, real)
         if module not in self._compiled:
             how = self.arch, self.warp, self._lds_bytes, self._time_limit
             self._compiled[module] = {
-                name: InterpretedKernel(code, self._names(rung, code), *how)
+                name: kernel.InterpretedKernel(code, self._names(rung, code), *how)
                 for name, code in program.load(module, Path(os.path.abspath(rung.file))).items()
             }
         return self._compiled[module]
@@ -76,7 +80,7 @@ class Isa(Device):
         return compiler.compile_code_object(rung, defines, real, self.arch, self.warp)
 
     @staticmethod
-    def _names(rung: Rung, code: program.Code) -> list[str]:
+    def _names(rung: Rung, code: "Code") -> list[str]:
         """What the source calls the kernel's parameters."""
         count = sum(not argument.kind.startswith("hidden_") for argument in code.arguments)
         declared: Sequence[Any] = parameters(rung.source, code.name) or ()
