@@ -591,7 +591,7 @@ def with_cccl():
 
 
 @pytest.mark.nvrtc
-@pytest.mark.slow
+@pytest.mark.sweep
 def test_what_is_adopted_compiles_for_a_gpu(tmp_path):
     with_cccl()
     rung = find_rung("softmax.forward", write(tmp_path, adopted("softmax_warp")))
@@ -603,7 +603,11 @@ def test_what_is_adopted_compiles_for_a_gpu(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("kernel", "arch"),
-    [("linear_pipelined", "sm_80"), ("bias_split", "sm_90a"), ("residual_copied", "sm_80")],
+    [
+        ("linear_pipelined", "sm_80"),
+        pytest.param("bias_split", "sm_90a", marks=pytest.mark.sweep),
+        pytest.param("residual_copied", "sm_80", marks=pytest.mark.sweep),
+    ],
 )
 def test_barriers_and_pipelines_of_cuda_compile_for_a_gpu(tmp_path, kernel, arch):
     with_cccl()
