@@ -263,19 +263,6 @@ def test_a_request_that_is_not_understood_is_refused_with_its_place(site, reques
         pages.update(write=False, root=site)
 
 
-@pytest.mark.parametrize(("flops", "expected"), [(149e9, False), (151e9, True)])
-def test_the_larger_of_the_two_times_is_the_limit_of_a_measurement(flops, expected):
-    """600 TFLOP/s and 4 TB/s meet at 150 FLOPs per byte."""
-    measurement = {
-        "flops": flops,
-        "bytes": 1_000_000_000,
-        "roof": {"copy_gbps": 4000.0, "matrix_tflops": 600.0},
-    }
-    assert tables.by_products(measurement) is expected
-    measurement["roof"]["matrix_tflops"] = None
-    assert not tables.by_products(measurement)
-
-
 @pytest.mark.emulator
 def test_how_often_a_load_is_used_is_counted(site):
     shape = 'shape="N=32 C=32 OC=32"'
