@@ -236,9 +236,10 @@ def test_counts_and_access_can_be_of_some_lines_only(site):
 
 @pytest.mark.emulator
 def test_counts_and_access_pictures_are_made_once(site, monkeypatch):
-    text = write(site, "counts start.add 2", "picture access start.add 2")
+    shape = 'shape="N=1024"'
+    text = write(site, f"counts start.add 2 {shape}", f"picture access start.add 2 {shape}")
     assert "| read `a` |" in text
-    assert (site / "doc" / "img" / "access-start-add-2.svg").exists()
+    assert (site / "doc" / "img" / "access-start-add-2-shape-n-1024.svg").exists()
 
     def fail(*arguments):
         raise AssertionError("nothing has changed: the emulator is not needed")
