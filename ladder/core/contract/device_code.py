@@ -36,6 +36,9 @@ INCLUDE = PACKAGE / "include"
 _COMMENT_OR_STRING = re.compile(
     r"""//[^\n]*|/\*.*?(?:\*/|\Z)|(?P<string>"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*')""", re.DOTALL
 )
+_included_names = functools.lru_cache(maxsize=2048)(
+    re.compile(r'^\s*#\s*include\s*["<]([^">]+)[">]', re.MULTILINE).findall
+)
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _BRANCH = re.compile(r"#\s*(if|ifdef|ifndef|elif|else|endif)\b(.*)")
 _EMULATOR = "KERNEL_LADDER_EMULATOR"
@@ -74,7 +77,7 @@ def included(source: str, folder: Path) -> dict[Path, bytes]:
     files: dict[Path, bytes] = {}
 
     def follow(text: str, beside: Path) -> None:
-        for name in _names_of_headers(text):
+        for name in _included_names(text):
             for path in dict.fromkeys((beside / name, folder / name, INCLUDE / name)):
                 if path not in files and os.path.exists(path) and not path.is_dir():
                     files[path] = read_bytes(path, MOST_BYTES)
@@ -82,11 +85,6 @@ def included(source: str, folder: Path) -> dict[Path, bytes]:
 
     follow(source, folder)
     return files
-
-
-@functools.lru_cache(maxsize=2048)
-def _names_of_headers(text: str) -> list[str]:
-    return re.findall(r'^\s*#\s*include\s*["<]([^">]+)[">]', text, re.MULTILINE)
 
 
 @functools.lru_cache(maxsize=1024)  # all rungs include the same few headers

@@ -149,21 +149,14 @@ def prune(path: Path) -> None:
 def _write(
     path: Path, description: Mapping[str, Any], picks: Mapping[Question, Mapping[str, Entry]]
 ) -> None:
-    names = functools.cache(_names)
-    lines = [line for one in picks.items() if (line := _line(*one, names))]
+    name = functools.cache(lambda op, id: _name(find(op).rung(id)))
+    lines = [line for one in picks.items() if (line := _line(*one, name))]
     with atomic_write(path) as out:  # one line for each question
         head = json.dumps({"device": description})[:-1]
         out.write((head + ', "picks": [\n' + ",\n".join(sorted(lines)) + "\n]}\n").encode())
 
 
-def _names(op: str) -> dict[str, str]:
-    """The names of the entries of an op's rungs, by the rungs' ids."""
-    return {rung.id: _name(rung) for rung in find(op).rungs if not rung.is_reference}
-
-
-def _line(
-    question: Question, entries: Mapping[str, Entry], names: Callable[[str], Mapping[str, str]]
-) -> str:
+def _line(question: Question, entries: Mapping[str, Entry], name: Callable[..., str]) -> str:
     """A line of the repository's file; "" where no rung is as it was when it was measured, or the
     op has other dimensions now."""
     op, dtype, dims = question
@@ -174,9 +167,10 @@ def _line(
     sizes = dict(dims)
     if set(sizes) != set(ladder.op.dims):
         return ""
+    names = {rung.id: name(op, rung.id) for rung in ladder.rungs if not rung.is_reference}
     rungs = {
         id: {"code": name, **_rounded(entries[name])}
-        for id, name in names(op).items()
+        for id, name in names.items()
         if name in entries
     }
     ordered = {name: sizes[name] for name in ladder.op.dims}

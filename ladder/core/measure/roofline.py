@@ -55,13 +55,11 @@ def compute_bound(op: Op, dims: Dims, real: np.dtype) -> bool:
 
 
 def copy_bandwidth(device: Device, size: int = 0) -> float:
-    """Bytes read and written per second by copies between arrays of `size` bytes; 0: of as many as
-    this kind of device needs."""
+    """Bytes read and written per second by copies between arrays of `size` bytes; 0: enough."""
     size = size or (COPY_BYTES if device.is_gpu else CPU_COPY_BYTES)
     arrays = [device.empty((size,), np.dtype(np.uint8)) for _ in range(3)]
-    ones = np.ones(size, np.uint8)
     for array in arrays:
-        device.upload(array, ones)
+        device.upload(array, np.ones(size, np.uint8))
 
     turns = [functools.partial(device.copy, arrays[i], arrays[(i + 1) % 3]) for i in range(3)]
     # Not captured into a graph as kernels are: there the driver may leave a copy to an engine of
