@@ -78,16 +78,6 @@ def test_check_of_a_layer_takes_the_ops_that_have_the_rung_and_names_the_others(
     assert "start.add has no rung '9'" in error and "start.sum has no rung '9'" in error
 
 
-def test_check_of_a_wrong_kernel_of_yours_exits_with_1(tmp_path, capsys, device_name):
-    path = tmp_path / "mine.cu"
-    path.write_text(PLANTED.read_text().replace("to_real(value)", "to_real(2 * value)"))
-    arguments = ["check", "layernorm.forward", str(path), "--device", device_name]
-    assert main([*arguments, "--dtype", "fp32", "--shape", "N=3,C=5"]) == 1
-    out = capsys.readouterr().out
-    assert "layernorm.forward mine.cu" in out
-    assert "FAILED at N=3 C=5, float32: out[0, 0] is" in out
-
-
 def test_a_limit_that_cannot_be_judged_is_named(capsys):
     assert main(["check", "start.add", "3", "--at-most", "requests"]) == 2
     assert "'requests' is no limit; write e.g." in capsys.readouterr().err

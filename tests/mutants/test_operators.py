@@ -2,6 +2,7 @@
 
 import pytest
 
+from ladder.core.contract.ladder import find
 from tests.mutants.__main__ import EQUIVALENT, equivalent, make, sample, share
 from tests.mutants.changes import read
 from tests.mutants.operators import mutations
@@ -82,6 +83,7 @@ def test_the_shares_are_all_mutants_together():
 
 def test_what_is_listed_as_equivalent_is_a_mutant_and_has_a_reason():
     listed = read(EQUIVALENT, ("same",))
-    made = {m.key for m in make(sorted({change.op for change in listed}))}
+    rungs = {(one.op, of.id) for one in listed for of in find(one.op).rungs if of.path == one.path}
+    made = {mutant.key for op, id in rungs for mutant in make([op], id)}
     assert set(equivalent()) <= made
     assert all(equivalent().values())

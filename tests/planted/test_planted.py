@@ -11,7 +11,7 @@ from tests.mutants.trial import judge_all
 from tests.planted.__main__ import CLASSES, planted, trial_of
 
 EACH = 2  # of a class, in a sample
-SEED = 3  # of the sample: of rungs that are quickly checked
+SEED = 5  # of the sample: of rungs that are quickly checked
 MOST_MISSED = 0.01  # of the bugs of a layer
 MOST_SILENT = 0.1  # of those that concern synchronisation or addresses
 
@@ -77,7 +77,7 @@ def test_a_sample_of_the_planted_bugs_is_caught_with_a_line(kind):
 
 @pytest.mark.emulator
 def test_a_sample_of_mutants_is_killed():
-    assert score(sample(make(["start.sum", "relu.forward"]), 3, seed=1)) > 0.6
+    assert score(sample(make(["start.sum"]), 4, seed=1)) > 0.6
 
 
 @pytest.mark.emulator

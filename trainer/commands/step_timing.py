@@ -50,7 +50,6 @@ from trainer.report import Display
 
 FOLDER = results.FOLDER / "training"
 WARM_UP = 2  # steps: memory is touched for the first time, threads start, graphs are recorded
-CPU_COPY_BYTES = 1 << 26  # beyond its caches, and little beside the model
 STEPS_AT_A_TIME = 4  # on a GPU, so that the host is ahead of it as it is in training
 LONG = 0.05  # seconds of a step from which the host is ahead anyway
 
@@ -277,9 +276,8 @@ def time_steps(
 
 
 def roof_of(device: Device, real: np.dtype) -> Roof:
-    sizes = () if device.is_gpu else (CPU_COPY_BYTES,)
     in_tf32 = matrix_rate(device, real, tf32=True) if real == np.float32 else None
-    return Roof(copy_bandwidth(device, *sizes), measured_roof(device, real), in_tf32)
+    return Roof(copy_bandwidth(device), measured_roof(device, real), in_tf32)
 
 
 def in_giga(roof: Roof) -> dict[str, float]:

@@ -36,6 +36,9 @@ INCLUDE = PACKAGE / "include"
 _COMMENT_OR_STRING = re.compile(
     r"""//[^\n]*|/\*.*?(?:\*/|\Z)|(?P<string>"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*')""", re.DOTALL
 )
+_included_names = functools.lru_cache(maxsize=2048)(
+    re.compile(r'^\s*#\s*include\s*["<]([^">]+)[">]', re.MULTILINE).findall
+)
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _BRANCH = re.compile(r"#\s*(if|ifdef|ifndef|elif|else|endif)\b(.*)")
 _EMULATOR = "KERNEL_LADDER_EMULATOR"
@@ -44,11 +47,13 @@ LAUNCH_KEYS = ("args", "define", "launch", "scratch", "tiles", "prefetch")
 
 def device_code(source: str, folder: Path) -> str:
     """The code of a kernel file in `folder`, then what it uses of its headers, in their order."""
-    declarations = [
-        declaration
-        for header in included(source, folder).values()
-        for declaration in _declarations(header.decode("utf-8", "replace"))
-    ]
+    headers = included(source, folder).values()
+    return _used(source, tuple(header.decode("utf-8", "replace") for header in headers))
+
+
+@functools.lru_cache(maxsize=2048)  # pages ask for every rung, many times
+def _used(source: str, headers: tuple[str, ...]) -> str:
+    declarations = [declaration for header in headers for declaration in _declarations(header)]
     code = _without_emulator(without_comments(source))
     used, new = set[int](), [code]
     while new:  # what was taken in last may use further declarations
@@ -72,8 +77,8 @@ def included(source: str, folder: Path) -> dict[Path, bytes]:
     files: dict[Path, bytes] = {}
 
     def follow(text: str, beside: Path) -> None:
-        for name in re.findall(r'^\s*#\s*include\s*["<]([^">]+)[">]', text, re.MULTILINE):
-            for path in (beside / name, folder / name, INCLUDE / name):
+        for name in _included_names(text):
+            for path in dict.fromkeys((beside / name, folder / name, INCLUDE / name)):
                 if path not in files and os.path.exists(path) and not path.is_dir():
                     files[path] = read_bytes(path, MOST_BYTES)
                     follow(files[path].decode("latin-1"), path.parent)
@@ -204,6 +209,7 @@ def _heuristic(function: Function) -> str:
     return _python_code(inspect.getsource(function)) + repr(sorted(constants.items()))
 
 
+@functools.lru_cache(maxsize=256)
 def _python_code(text: str) -> str:
     """A Python function without comments, docstring, blank lines, and blanks at line ends."""
     text = textwrap.dedent(text)

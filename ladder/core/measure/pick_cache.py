@@ -15,7 +15,7 @@ doc/results/picks, so that others who have that model need not measure before th
 import dataclasses
 import functools
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -149,13 +149,14 @@ def prune(path: Path) -> None:
 def _write(
     path: Path, description: Mapping[str, Any], picks: Mapping[Question, Mapping[str, Entry]]
 ) -> None:
-    lines = [line for question, entries in picks.items() if (line := _line(question, entries))]
+    name = functools.cache(lambda op, id: _name(find(op).rung(id)))
+    lines = [line for one in picks.items() if (line := _line(*one, name))]
     with atomic_write(path) as out:  # one line for each question
         head = json.dumps({"device": description})[:-1]
         out.write((head + ', "picks": [\n' + ",\n".join(sorted(lines)) + "\n]}\n").encode())
 
 
-def _line(question: Question, entries: Mapping[str, Entry]) -> str:
+def _line(question: Question, entries: Mapping[str, Entry], name: Callable[..., str]) -> str:
     """A line of the repository's file; "" where no rung is as it was when it was measured, or the
     op has other dimensions now."""
     op, dtype, dims = question
@@ -166,7 +167,7 @@ def _line(question: Question, entries: Mapping[str, Entry]) -> str:
     sizes = dict(dims)
     if set(sizes) != set(ladder.op.dims):
         return ""
-    names = {rung.id: _name(rung) for rung in ladder.rungs if not rung.is_reference}
+    names = {rung.id: name(op, rung.id) for rung in ladder.rungs if not rung.is_reference}
     rungs = {
         id: {"code": name, **_rounded(entries[name])}
         for id, name in names.items()

@@ -12,13 +12,14 @@ of the rung's code (device_code.py): where it has changed, the row is stale. Fil
 steps, in doc/results/training, hold the ids and the code of all their rungs.
 """
 
+import functools
 import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from ladder.core.common.errors import LadderError
-from ladder.core.common.files import read_json, write_json
+from ladder.core.common.files import read_bytes, read_json, write_json
 from ladder.core.common.install import ROOT, user_folder
 from ladder.core.contract.device_code import code_identity
 from ladder.core.contract.ladder import PACKAGE, find_rung
@@ -52,6 +53,11 @@ def kept(name: str) -> Path:
 
 def load(path: Path) -> dict[str, Any]:
     """The results in one file. Raises LadderError where it does not hold any."""
+    return _load(path, read_bytes(path))
+
+
+@functools.lru_cache(maxsize=16)  # pages look into them for each of their blocks
+def _load(path: Path, _content: bytes) -> dict[str, Any]:
     try:
         content: dict[str, Any] = read_json(path)
         _ = content["device"]["gpu"]

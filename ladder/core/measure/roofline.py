@@ -17,6 +17,7 @@ from ladder.core.contract.op import Dims, Op
 from ladder.core.measure.timing import ROTATED_BYTES, measure
 
 COPY_BYTES = 4 * ROTATED_BYTES
+CPU_COPY_BYTES = 1 << 26  # beyond its caches, and quickly copied
 COPIES = 10  # of each turn; the median ignores the first ones, made at low clocks
 PRODUCTS = 7  # that NumPy's rate is the best of
 MATRIX = 4096  # rows and columns; larger products make a card lower its clocks
@@ -53,8 +54,9 @@ def compute_bound(op: Op, dims: Dims, real: np.dtype) -> bool:
     return op.flops(dims) > COMPUTE_BOUND * op.least_bytes(dims, real)
 
 
-def copy_bandwidth(device: Device, size: int = COPY_BYTES) -> float:
-    """Bytes read and written per second by copies between arrays of `size` bytes."""
+def copy_bandwidth(device: Device, size: int = 0) -> float:
+    """Bytes read and written per second by copies between arrays of `size` bytes; 0: enough."""
+    size = size or (COPY_BYTES if device.is_gpu else CPU_COPY_BYTES)
     arrays = [device.empty((size,), np.dtype(np.uint8)) for _ in range(3)]
     for array in arrays:
         device.upload(array, np.ones(size, np.uint8))

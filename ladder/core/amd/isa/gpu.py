@@ -24,10 +24,8 @@ from typing import Any
 import numpy as np
 
 from ladder.core.amd.hip import compiler
-from ladder.core.amd.isa import program
-from ladder.core.amd.isa.kernel import InterpretedKernel
 from ladder.core.common.errors import LadderError
-from ladder.core.contract.device import Device
+from ladder.core.contract.device import Device, Kernel
 from ladder.core.contract.rung_file import Rung
 from ladder.core.contract.signature import parameters
 from ladder.core.contract.target import Target
@@ -52,21 +50,21 @@ class Isa(Device):
         self.arch, self._time_limit = arch, time_limit
         self.name = f"{arch}, interpreted"
         self.warp, self._lds_bytes = compiler.TYPICAL[arch].warp, compiler.TYPICAL[arch].lds
-        self._compiled: dict[Path, dict[str, InterpretedKernel]] = {}
+        self._compiled: dict[Path, dict[str, Kernel]] = {}
 
     def target(self, real: np.dtype) -> Target:
         return Target(self.arch, self.warp, MULTIPROCESSORS, self._lds_bytes, np.dtype(real))
 
-    def compile(
-        self, rung: Rung, defines: Mapping[str, int], real: np.dtype
-    ) -> dict[str, InterpretedKernel]:
+    def compile(self, rung: Rung, defines: Mapping[str, int], real: np.dtype) -> dict[str, Kernel]:
         """The kernels of a rung file by name. Raises CompileError, LadderError where there is no
         compiler, or for an instruction that is not interpreted."""
+        from ladder.core.amd.isa import kernel, program  # large tables, which few commands need
+
         module = self.compile_ahead(rung, defines, real)
         if module not in self._compiled:
             how = self.arch, self.warp, self._lds_bytes, self._time_limit
             self._compiled[module] = {
-                name: InterpretedKernel(code, self._names(rung, code), *how)
+                name: kernel.InterpretedKernel(code, self._names(rung, code), *how)
                 for name, code in program.load(module, Path(os.path.abspath(rung.file))).items()
             }
         return self._compiled[module]
@@ -76,7 +74,7 @@ class Isa(Device):
         return compiler.compile_code_object(rung, defines, real, self.arch, self.warp)
 
     @staticmethod
-    def _names(rung: Rung, code: program.Code) -> list[str]:
+    def _names(rung: Rung, code: Any) -> list[str]:
         """What the source calls the kernel's parameters."""
         count = sum(not argument.kind.startswith("hidden_") for argument in code.arguments)
         declared: Sequence[Any] = parameters(rung.source, code.name) or ()

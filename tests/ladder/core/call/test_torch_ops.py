@@ -111,19 +111,11 @@ def test_views_that_kernels_cannot_take_are_copied():
 @pytest.mark.parametrize(
     ("call", "names"),
     [
-        (lambda op, x, w, b: op(x, w[:8], b), r"\bweight .*float32 \(32,\).*float32 \(8,\)"),
-        (lambda op, x, w, b: op(x, w[None], b), r"\bweight .*\(C\).*\(1, 32\)"),
         (lambda op, x, w, b: op(x, w.long(), b), r"\bweight .*\bfloat64, float32"),
         (lambda op, x, w, b: kl.op("dropout.forward", "1"), r"kernel_ladder\.load\b"),
         (
             lambda op, x, w, b: kl.op("layernorm.forward", "1", {"gelu.backward": "1"}),
             r"gelu\.backward .*layernorm\.forward",
-        ),
-        (
-            lambda op, x, w, b: kl.op("embedding.forward", "1")(
-                torch.zeros(1, 1).long(), x[0], x[0]
-            ),
-            r"\btokens .*int64",
         ),
     ],
 )

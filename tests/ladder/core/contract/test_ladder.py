@@ -6,7 +6,7 @@ from ladder.core.common.errors import LadderError
 from ladder.core.contract import ladder as ladder_module
 from ladder.core.contract.ladder import PACKAGE, Ladder, find, find_rung, ladders
 from ladder.core.contract.op import DTYPES
-from ladder.core.contract.rung_file import TRACKS, Rung, id_of
+from ladder.core.contract.rung_file import TRACKS, id_of
 from ladder.core.contract.target import Target
 
 MATMUL = find("matmul.forward")
@@ -126,21 +126,6 @@ def test_no_number_and_no_name_is_given_twice(ladder_of, name, taken):
     ladder = ladder_of(n1_a="// Replaces: 3 gone\n", **{f"n{name}": ""})
     with pytest.raises(LadderError, match=rf"\.cu: {taken} .*\.cu$"):
         _ = ladder.rungs
-
-
-@pytest.mark.parametrize(
-    ("rung", "name", "track", "number"),
-    [
-        (Rung("3", "an idea"), "rung 3", "", "3"),
-        (Rung("1b", "an idea"), "rung 1b", "", "1b"),
-        (Rung("float32-5", "an idea"), "float32 rung 5", "float32", "5"),
-        (Rung("amd-5", "an idea"), "amd rung 5", "amd", "5"),
-        (Rung("cublas", "cuBLAS"), "cublas", "", ""),
-    ],
-)
-def test_what_a_rung_is_called_follows_from_its_id(rung, name, track, number):
-    assert (rung.name, rung.track, rung.number) == (name, track, number)
-    assert rung.label == f"{name} ({rung.idea})"
 
 
 def test_a_file_outside_a_ladder_has_its_path_as_its_id(tmp_path):

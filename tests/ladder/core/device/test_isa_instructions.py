@@ -13,6 +13,7 @@ from ladder.core.amd.isa.waves import SCALARS, Waves
 from ladder.core.common.errors import LadderError
 from ladder.core.contract.launch_plan import Launch
 from tests.ladder.core.device.isa_programs import compute, kernel
+from tests.ladder.core.emulator.test_matrix_cores import LAYOUTS
 
 F32 = np.float32
 ONE_WAVE = Launch("test", (1, 1, 1), (32, 1, 1))
@@ -177,34 +178,6 @@ def test_an_unfused_multiply_add_rounds_twice_and_flushes_denormal_numbers():
     )
 
 
-def test_lanes_that_a_branch_masks_keep_their_registers():
-    text = """\
-v_mov_b32_e32 v4, 7
-v_cmp_gt_u32_e32 vcc_lo, 3, v1
-s_and_saveexec_b32 s12, vcc_lo
-v_mov_b32_e32 v4, 9
-s_or_b32 exec_lo, exec_lo, s12"""
-    a = np.arange(300, dtype=np.uint32) % 5
-    np.testing.assert_array_equal(compute(text, a), np.where(a < 3, 9, 7))
-
-
-def test_waves_that_part_meet_again():
-    """Each thread counts down from its own number: the waves leave the loop at different times."""
-    text = """\
-v_mov_b32_e32 v4, 0
-s_mov_b32 s12, 0
-again:
-v_add_nc_u32_e32 v4, 2, v4
-v_add_nc_u32_e32 v1, -1, v1
-v_cmp_eq_u32_e32 vcc_lo, 0, v1
-s_or_b32 s12, vcc_lo, s12
-s_and_not1_b32 exec_lo, exec_lo, s12
-s_cbranch_execnz again
-s_mov_b32 exec_lo, -1"""
-    a = np.random.default_rng(4).integers(1, 60, 768).astype(np.uint32)
-    np.testing.assert_array_equal(compute(text, a), 2 * a)
-
-
 def test_a_shuffle_reads_zero_from_lanes_that_are_not_active():
     text = """\
 v_mbcnt_lo_u32_b32 v5, -1, 0
@@ -277,34 +250,19 @@ def test_a_dot_product_of_halves_is_added_up_in_float32():
     np.testing.assert_array_equal(sums, (a * b).sum(axis=1).astype(F32) + c)
 
 
-# Where AMD's documents put each element: its lane, for element (i, k) of a factor (RDNA 3: both
-# lanes); its number in that lane; (lane, register) for element (i, j) of D.
-MATRIX = {
-    "v_mfma_f32_32x32x8_f16": (
-        "gfx942", 32, 8, [lambda i, k: i + 32 * (k // 4)], lambda i, k: k % 4,
-        lambda i, j: (j + 32 * (i // 4 % 2), i // 8 * 4 + i % 4),
-    ),
-    "v_mfma_f32_16x16x16_bf16": (
-        "gfx942", 16, 16, [lambda i, k: i + 16 * (k // 4)], lambda i, k: k % 4,
-        lambda i, j: (j + 16 * (i // 4), i % 4),
-    ),
-    "v_wmma_f32_16x16x16_bf16": (
-        "gfx1100", 16, 16, [lambda i, k: i, lambda i, k: i + 16], lambda i, k: k,
-        lambda i, j: (j + 16 * (i % 2), i // 2),
-    ),
-    "v_wmma_f32_16x16x16_f16": (
-        "gfx1201", 16, 16, [lambda i, k: i + 16 * (k // 8)], lambda i, k: k % 8,
-        lambda i, j: (j + 16 * (i // 8), i % 8),
-    ),
-}  # fmt: skip
+MATRIX = {  # an architecture that has it, and where AMD's documents put each element
+    "v_mfma_f32_32x32x8_f16": ("gfx942", LAYOUTS["mfma-32"]),
+    "v_mfma_f32_16x16x16_bf16": ("gfx942", LAYOUTS["mfma-16"]),
+    "v_wmma_f32_16x16x16_bf16": ("gfx1100", LAYOUTS["wmma-rdna3"]),
+    "v_wmma_f32_16x16x16_f16": ("gfx1201", LAYOUTS["wmma-rdna4"]),
+}
 
 
 @pytest.mark.parametrize("name", MATRIX)
 def test_matrix_cores_have_each_element_in_its_lane(name):
-    arch, side, depth, lanes_of, element_of, place = MATRIX[name]
-    lanes = 64 if arch == "gfx942" else 32
+    arch, of = MATRIX[name]
+    lanes, side, depth, each = of.lanes, of.side, of.deep, of.part
     dtype = TYPES["bf16" if "bf16" in name else "f16"]
-    each = len(lanes_of) * side * depth // lanes
     a, b = (
         np.random.default_rng(seed).integers(-8, 9, (2, side, depth)).astype(dtype)
         for seed in range(2)
@@ -315,9 +273,9 @@ def test_matrix_cores_have_each_element_in_its_lane(name):
     registers = each // 2
     for first, matrix in ((0, a), (registers, b)):
         content = np.zeros((2, lanes, each), dtype)
-        for i, k in np.ndindex(side, depth):
-            for lane in lanes_of:
-                content[:, lane(i, k), element_of(i, k)] = matrix[:, i, k]
+        for lane in range(lanes):
+            for number, (row, k) in enumerate(of.factors(lane)):
+                content[:, lane, number] = matrix[:, row, k]
         waves.v[first : first + registers] = content.view(np.uint32).transpose(2, 0, 1)
     sums = side * side // lanes
     waves.vf[32 : 32 + sums] = 0.5
@@ -326,54 +284,9 @@ def test_matrix_cores_have_each_element_in_its_lane(name):
     step = kernel(text, arch=arch)._steps[0]
     step.run(waves, None)
     wanted = a.astype(F32) @ b.astype(F32).swapaxes(1, 2) + F32(0.5)
-    for i, j in np.ndindex(side, side):
-        lane, register = place(i, j)
-        np.testing.assert_array_equal(waves.vf[32 + register, :, lane], wanted[:, i, j])
-
-
-def test_atomics_on_one_place_add_up():
-    out = np.zeros(1, np.uint32)
-    text = """\
-s_load_b64 s[4:5], s[0:1], 0x0
-v_mov_b32_e32 v1, 0
-s_waitcnt lgkmcnt(0)
-global_atomic_add_u32 v2, v1, v0, s[4:5] glc
-s_endpgm"""
-    kernel(text, arguments=1)(Launch("test", (2, 1, 1), (64, 1, 1)), (out,))
-    assert out[0] == 2 * sum(range(64))
-
-
-def test_compare_and_swap_stores_where_the_old_value_is_as_expected():
-    out = np.array([7, 8], np.uint32)
-    text = """\
-s_load_b64 s[4:5], s[0:1], 0x0
-v_lshlrev_b32_e32 v1, 2, v0
-v_mov_b32_e32 v2, 9
-v_mov_b32_e32 v3, 7
-s_waitcnt lgkmcnt(0)
-global_atomic_cmpswap_b32 v4, v1, v[2:3], s[4:5] glc
-s_waitcnt vmcnt(0)
-v_add_nc_u32_e32 v4, 1, v4
-global_atomic_add_u32 v1, v4, s[4:5]
-s_endpgm"""
-    kernel(text, arguments=1)(Launch("test", (1, 1, 1), (2, 1, 1)), (out,))
-    assert out.tolist() == [9 + 8, 8 + 9]
-
-
-def test_scratch_memory_by_a_descriptor_is_the_lane_s_own():
-    text = """\
-s_load_dwordx2 s[4:5], s[0:1], 0x0
-v_mov_b32_e32 v1, 4
-buffer_store_dword v0, v1, s[0:3], 0 offen offset:4
-buffer_load_dword v4, off, s[0:3], 0 offset:8
-v_lshlrev_b32_e32 v0, 2, v0
-s_waitcnt vmcnt(0) lgkmcnt(0)
-global_store_dword v0, v4, s[4:5]
-s_endpgm"""
-    out = np.zeros(64, np.uint32)
-    launch = Launch("test", (1, 1, 1), (64, 1, 1))
-    kernel(text, arguments=1, arch="gfx90a", scratch=16)(launch, (out,))
-    np.testing.assert_array_equal(out, np.arange(64))
+    for lane in range(lanes):
+        for register, (i, j) in enumerate(of.sums(lane)):
+            np.testing.assert_array_equal(waves.vf[32 + register, :, lane], wanted[:, i, j])
 
 
 def test_scratch_memory_belongs_to_a_lane():

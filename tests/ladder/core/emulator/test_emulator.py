@@ -3,7 +3,6 @@
 import errno
 import os
 import sys
-from pathlib import Path
 
 import ml_dtypes
 import numpy as np
@@ -256,17 +255,6 @@ extern "C" __global__ void k(float* sum, int* ints, unsigned long long* big, dou
     assert device.report().problems == []
 
 
-def test_printf(tmp_path, capsys):
-    source = """\
-#include <stdio.h>
-extern "C" __global__ void k() {
-    if (threadIdx.x == 3) printf("thread %d of %u: %.2f\\n", threadIdx.x, blockDim.x, 0.5f);
-}
-"""
-    run(Emulated(), tmp_path, source, 1, 32)
-    assert capsys.readouterr().out == "thread 3 of 32: 0.50\n"
-
-
 def test_constants_and_local_arrays(tmp_path):
     source = """\
 __constant__ float table[4] = {1, 10, 100, 1000};
@@ -422,12 +410,6 @@ def test_accesses_say_which_lane_touches_what(tmp_path):
 # ---- compilers and the cache ---------------------------------------------------------------------
 
 
-def _compile_and_run(folder):
-    out = zeros(256, dtype=np.int32)
-    run(Emulated(), Path(folder), ORDER, 4, 64, out, zeros(1, dtype=np.int32))
-    return int(out.sum())
-
-
 def test_without_a_compiler_the_remedy_is_named(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CXX", raising=False)
@@ -457,10 +439,10 @@ def test_a_full_disk_is_no_fault_of_the_kernel(tmp_path):
 
 
 def test_device_can_be_used_after_fork(tmp_path):
-    _compile_and_run(tmp_path)
+    before = order(tmp_path, 1)
     child = os.fork()
     if child == 0:
-        os._exit(0 if _compile_and_run(tmp_path) == 255 * 128 else 1)
+        os._exit(0 if order(tmp_path, 1) == before else 1)
     assert os.waitpid(child, 0)[1] == 0
 
 

@@ -125,21 +125,6 @@ def test_race(tmp_path, name, seed):
     assert device.report().problems == []
 
 
-GLOBAL_BOUND = """\
-    int i = blockIdx.x * blockDim.x + threadIdx.x;
-    if (i <= 64)
-        out[i] = inp[i];  // BUG
-"""
-
-
-def test_access_past_the_end_of_a_buffer(tmp_path):
-    (problem,) = problems(Emulated(counting=True), tmp_path, GLOBAL_BOUND, grid=2, block=64)
-    assert problem.kind == "out of bounds"
-    assert problem.line == line(GLOBAL_BOUND)
-    assert (problem.block, problem.thread) == ((1, 0, 0), (0, 0, 0))
-    assert re.search("write of 4 .* out", problem.message)
-
-
 def test_vector_across_the_end_of_a_buffer(tmp_path):
     source = """\
     float4 v = *(const float4*)(inp + 60);
@@ -426,14 +411,6 @@ def test_faults_outside_of_kernels_still_kill(tmp_path):
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.stdout == "ran\n"
     assert done.returncode < 0
-
-
-def test_device_works_after_a_failed_launch(tmp_path):
-    device = Emulated()
-    problems(device, tmp_path, WILD, grid=4)
-    out = zeros(64)
-    run(device, tmp_path, NULL_POINTER, 1, 64, out, array(np.arange(64)))
-    assert out.tolist() == list(range(64))
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.emulator
 CONSTANT = "the size of an array must be a constant, .* extern __shared__"
 
 
-def compile_statement(folder, statement, counting=False):
+def compile_statement(folder, statement):
     source = f"""\
 #include <cuda_fp16.h>
 __device__ void helper(float* p, int n) {{
@@ -24,7 +24,7 @@ extern "C" __global__ void k(float* out) {{
 }}
 """
     kernel = rung(folder, source)
-    return Emulated(counting=counting).compile(kernel, {"N": 4}, np.dtype(np.float32))
+    return Emulated().compile(kernel, {"N": 4}, np.dtype(np.float32))
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,6 @@ def test_a_function_of_cuda_that_the_emulator_lacks_is_not_said_to_be_none(tmp_p
         compile_statement(tmp_path, "*p = __dp4a(1, 2, 3)")
 
 
-@pytest.mark.parametrize("counting", (False, True))
 @pytest.mark.parametrize(
     "statement",
     [
@@ -68,8 +67,8 @@ def test_a_function_of_cuda_that_the_emulator_lacks_is_not_said_to_be_none(tmp_p
         "atomicAdd_system(p, 1.0f); atomicCAS_block((int*)p, 0, 1)",
     ],
 )
-def test_what_cuda_compiles_does_compile(tmp_path, statement, counting):
-    compile_statement(tmp_path, statement, counting)
+def test_what_cuda_compiles_does_compile(tmp_path, statement):
+    compile_statement(tmp_path, statement)
 
 
 @pytest.mark.parametrize("kind, dtype", [("__half", np.float16), ("__nv_bfloat16", None)])

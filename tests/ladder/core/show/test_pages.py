@@ -236,9 +236,10 @@ def test_counts_and_access_can_be_of_some_lines_only(site):
 
 @pytest.mark.emulator
 def test_counts_and_access_pictures_are_made_once(site, monkeypatch):
-    text = write(site, "counts start.add 2", "picture access start.add 2")
+    shape = 'shape="N=1024"'
+    text = write(site, f"counts start.add 2 {shape}", f"picture access start.add 2 {shape}")
     assert "| read `a` |" in text
-    assert (site / "doc" / "img" / "access-start-add-2.svg").exists()
+    assert (site / "doc" / "img" / "access-start-add-2-shape-n-1024.svg").exists()
 
     def fail(*arguments):
         raise AssertionError("nothing has changed: the emulator is not needed")
@@ -261,19 +262,6 @@ def test_a_request_that_is_not_understood_is_refused_with_its_place(site, reques
     (site / "doc" / "layernorm.md").write_text(block(request_))
     with pytest.raises(LadderError, match=rf"layernorm\.md:1: ladder:begin {request_}: .*{names}"):
         pages.update(write=False, root=site)
-
-
-@pytest.mark.parametrize(("flops", "expected"), [(149e9, False), (151e9, True)])
-def test_the_larger_of_the_two_times_is_the_limit_of_a_measurement(flops, expected):
-    """600 TFLOP/s and 4 TB/s meet at 150 FLOPs per byte."""
-    measurement = {
-        "flops": flops,
-        "bytes": 1_000_000_000,
-        "roof": {"copy_gbps": 4000.0, "matrix_tflops": 600.0},
-    }
-    assert tables.by_products(measurement) is expected
-    measurement["roof"]["matrix_tflops"] = None
-    assert not tables.by_products(measurement)
 
 
 @pytest.mark.emulator

@@ -10,7 +10,7 @@ from ladder.__main__ import main
 from ladder.core.common.errors import LadderError
 from ladder.core.contract.host_code import find_host
 from ladder.core.verify import sandbox
-from tests.ladder.core.verify.test_reference_file import HOST, KERNEL, RMSNORM, replaced
+from tests.ladder.core.verify.test_reference_file import HOST, KERNEL, RMSNORM, checked, replaced
 
 CENTERED = """import numpy as np
 
@@ -89,7 +89,7 @@ def test_several_launches_with_memory_between_them(written):
 )
 def test_what_a_launch_does_wrong_has_a_line(written, old, new, kind, names):
     text = replaced(SOLVE, old, new).replace("float *sum,", "float *sum, h = 0,")
-    report = sandbox.check(written("ref.py", CENTERED), written("mine.cu", text), shapes=FEW)
+    report = checked(written("ref.py", CENTERED), written("mine.cu", text), shapes=FEW)
     (failure, *_) = report.failures
     assert {problem[0] for problem in failure.problems} == {kind} - {""}, report
     assert re.search(names, failure.detail), report
@@ -100,22 +100,23 @@ def test_what_a_launch_does_wrong_has_a_line(written, old, new, kind, names):
 def test_rows_that_are_longer_than_a_block(written, threads):
     text = (KERNEL.partition("256>>>")[2] + HOST).replace("i += 256", "i += 1 << 20")
     text = text.replace("256", str(threads)).replace("128", str(threads // 2))
-    report = sandbox.check(written("ref.py", RMSNORM), written("mine.cu", text))
-    assert not report.passed and any(threads < bad.dims["C"] for bad in report.outcomes), report
+    files = written("ref.py", RMSNORM), written("mine.cu", text)
+    (failure,) = checked(*files, stop_at_failure=True).failures
+    assert threads < failure.dims["C"], failure
 
 
 @pytest.mark.emulator
 def test_a_python_file_is_read_and_its_lines_are_named(written):
     reference = written("ref.py", RMSNORM)
-    assert sandbox.check(reference, written("answer.py", INLINE), shapes=SMALL).passed
+    assert checked(reference, written("answer.py", INLINE), shapes=SMALL).passed
     tail = replaced(INLINE, "i < C; i += 256) out", "i <= C; i += 256) out")
     line = tail[: tail.index("i <= C")].count("\n") + 1
-    assert f".py:{line}: " in str(sandbox.check(reference, written("t.py", tail), shapes=SMALL))
+    assert f".py:{line}: " in str(checked(reference, written("t.py", tail), shapes=SMALL))
     flat = written("flat.py", INLINE.replace("empty_like(x)", "zeros({x.numel()}, x.options())"))
-    assert "float32 (2, 33)" in str(sandbox.check(reference, flat, shapes=SMALL))
+    assert "float32 (2, 33)" in str(checked(reference, flat, shapes=SMALL, brief=True))
     axis = written("axis.py", replaced(INLINE, "x.size(1)", "x.size(2)"))
     line = axis.read_text().split("x.size(2)")[0].count("\n") + 1
-    assert f".py:{line}: " in str(sandbox.check(reference, axis, shapes=SMALL))
+    assert f".py:{line}: " in str(checked(reference, axis, shapes=SMALL, brief=True))
 
 
 @pytest.mark.emulator
@@ -131,7 +132,7 @@ def test_a_python_file_is_read_and_its_lines_are_named(written):
 def test_what_is_not_understood_is_refused_in_one_line(written, old, new, names):
     text = replaced(SOLVE, old, new)
     with pytest.raises(LadderError, match=names) as error:
-        sandbox.check(written("ref.py", CENTERED), written("mine.cu", text), shapes=FEW)
+        checked(written("ref.py", CENTERED), written("mine.cu", text), shapes=FEW)
     assert "\n" not in str(error.value)
 
 
@@ -148,12 +149,10 @@ def test_which_function_is_called(tmp_path):
 @pytest.mark.emulator
 def test_counts_go_by_the_kernels_names(written, capsys):
     text = SOLVE.replace("sum, sizeof(float)", "sum, 3").replace("*sum +=", "sum[1] +=")
-    path = written("mine.cu", text)
-    ref, on = written("ref.py", CENTERED), ["--shape", "N=2", "--unconfined"]
-    assert main(["check", str(path), "--reference", str(ref), *on]) == 1
-    assert "byte 4 of sum" in capsys.readouterr().out
+    ref, path = written("ref.py", CENTERED), written("mine.cu", text)
+    assert "byte 4 of sum" in str(checked(ref, path, shapes=FEW))
     path.write_text(SOLVE)
-    limit = [*on, "--at-most", "sectors of A=9"]
+    limit = ["--shape", "N=2", "--unconfined", "--at-most", "sectors of A=9"]
     assert main(["check", str(path), "--reference", str(ref), *limit]) == 2
     assert re.search(" A .* from, part, sum, to$", capsys.readouterr().err)
     assert main(["check", str(path), "--reference", str(ref), "--format", "json"]) == 0

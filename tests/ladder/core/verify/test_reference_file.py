@@ -12,8 +12,10 @@ import pytest
 
 from ladder.__main__ import main
 from ladder.core.common.errors import LadderError
+from ladder.core.emulator.emulated import Emulated
 from ladder.core.verify import sandbox
-from ladder.core.verify.reference_file import load
+from ladder.core.verify.check import check
+from ladder.core.verify.reference_file import load, open_ladder
 from ladder.core.verify.tolerance import expect
 
 ROOT = Path(__file__).parents[4]
@@ -52,6 +54,12 @@ def replaced(text, old, new):
     return text.replace(old, new)
 
 
+def checked(reference, kernel, shapes=None, **options):
+    """What `sandbox.check` finds, in this process."""
+    ladder = open_ladder(reference)
+    return check(ladder, ladder.find(kernel), Emulated(), shapes=shapes, wide=False, **options)
+
+
 @pytest.mark.emulator
 def test_a_kernel_agrees_races_or_lacks_a_tail(written):
     reference = written("ref.py", RMSNORM)
@@ -60,23 +68,23 @@ def test_a_kernel_agrees_races_or_lacks_a_tail(written):
     assert {outcome.inputs for outcome in report.outcomes} >= {"normal", "zeros", "small numbers"}
     racy = KERNEL.replace("    __syncthreads();\n    }", "    }")
     line = racy[: racy.index("+= partial")].count("\n") + 1
-    report = sandbox.check(reference, written("racy.cu", racy), shapes=SMALL)
-    assert ["race", line] in [problem[::2] for problem in report.failures[0].problems]
+    report = checked(reference, written("racy.cu", racy), shapes=SMALL)
+    assert ("race", line) in [problem[::2] for problem in report.failures[0].problems]
     assert "racy.cu --reference ref.py --shape N=2,C=33" in str(report)
     tail = replaced(KERNEL, "i < C; i += 256) out", "i < C / 4 * 4; i += 256) out")
-    report = sandbox.check(reference, written("tail.cu", tail), shapes=SMALL)
+    report = checked(reference, written("tail.cu", tail), shapes=SMALL)
     assert report.failures[0].detail.startswith("out[0, 32] is nan")
 
 
 @pytest.mark.emulator
 def test_whole_numbers_are_drawn_by_the_file_and_shapes_derived_from_the_kernel(written):
     reference = written("ref.py", HISTOGRAM)
-    report = sandbox.check(reference, written("mine.cu", COUNTING))
+    report = checked(reference, written("mine.cu", COUNTING))
     assert report.passed, report
     assert any(each.dims["N"] % 256 and each.dims["N"] > 256 for each in report.outcomes)
     racy = written("racy.cu", replaced(COUNTING, "atomicAdd(&counts[values[i]], 1)", "counts[0]++"))
-    (failure, *_) = sandbox.check(reference, racy).failures
-    assert [problem[::2] for problem in failure.problems] == [["race", 12]]
+    (failure, *_) = checked(reference, racy).failures
+    assert [problem[::2] for problem in failure.problems] == [("race", 12)]
 
 
 @pytest.mark.emulator
@@ -85,7 +93,7 @@ def test_a_function_of_pytorchs_tensors_is_a_reference(written):
     pytest.importorskip("torch")
     text = RMSNORM[: RMSNORM.index("    return")].replace("numpy as np", "torch")
     body = "    return torch.nn.functional.rms_norm(x, x.shape[1:], weight, eps)\n"
-    report = sandbox.check(written("ref.py", text + body), written("mine.cu", KERNEL), shapes=SMALL)
+    report = checked(written("ref.py", text + body), written("mine.cu", KERNEL), shapes=SMALL)
     assert report.passed, report
 
 
@@ -137,7 +145,7 @@ def test_a_broken_contract_is_one_line_that_names_file_and_remedy(written, text,
 def test_a_nan_of_the_reference_is_its_own_mistake(written):
     reference = written("ref.py", RMSNORM.replace("(x * x).mean", "x.mean"))
     with pytest.raises(LadderError, match=r"^ref\.py: .* out .* N=2 .*'inputs'"):
-        sandbox.check(reference, written("mine.cu", KERNEL), shapes=SMALL)
+        checked(reference, written("mine.cu", KERNEL), shapes=SMALL)
 
 
 def test_the_files_are_named_in_their_places(written, capsys):
