@@ -46,7 +46,6 @@ BLOCKS = "nothing that orders the blocks"  # no barrier is a remedy then
 Line = tuple[str, int]  # a file and the number of a line in it; 0 where it is not known
 BESIDE = 4096  # bytes from a buffer within which an access was most likely meant for it
 MISSING = "source lines need addr2line: install binutils or llvm"
-LAUNCH_LIMIT = ", the limit of a launch"  # in the message on a kernel that does not end
 
 
 class KernelError(LadderError):
@@ -66,7 +65,7 @@ class KernelError(LadderError):
             more = len(distinct) - SHOWN
             text += f"\n({more} more problem{'s' if more > 1 else ''})"
         super().__init__(text)
-        self.problems = problems
+        self.problems = by_cause
 
 
 @dataclass(frozen=True)
@@ -391,10 +390,9 @@ class EmulatedKernel:
                     f"kernel before may still use it{remedy if action == 'read' else ''}"
                 )
             case "time limit":
-                return (
-                    f"{who} still runs after {self._settings.time_limit:g} s of processor time"
-                    f"{LAUNCH_LIMIT}: an endless loop? Look at what should make its condition false"
-                )
+                limit = f"{self._settings.time_limit:g} s of processor time, the limit of a launch"
+                remedy = "Look at what should make its condition false"
+                return f"{who} still runs after {limit}: an endless loop? {remedy}"
             case "deadlock":
                 return f"deadlock: {who} {text}{there}"
             case "assertion":

@@ -45,7 +45,7 @@ from ladder.core.contract.launch_plan import SIZES_HERE
 from ladder.core.contract.op import DTYPES, Dims, OnGpu, Op, format_dims, resolve_dtype
 from ladder.core.contract.rung_file import SUFFIXES, Rung
 from ladder.core.emulator.emulated import Emulated
-from ladder.core.emulator.kernel import LAUNCH_LIMIT, KernelError
+from ladder.core.emulator.kernel import KernelError
 from ladder.core.verify.cases import cases
 from ladder.core.verify.guards import WRITES, Guarded, GuardedRows, guarded
 from ladder.core.verify.inputs import NORMAL, Arrays, make_inputs, scalars, starts
@@ -369,13 +369,11 @@ def check_case(
                         _compare_bits(results)
                 except Wrong as wrong:
                     name = name_for(variant, rung)
-                    if LAUNCH_LIMIT in str(wrong):  # it would not end if watched, either
-                        detail = _explain(str(wrong), None, name)
-                        return outcome(wrong.status, detail, problems=wrong.problems)
-                    seen, touched = _watch(variant, rung, run)
+                    endless = "time limit" in [kind for kind, *_ in wrong.problems]
+                    seen, touched = (None, {}) if endless else _watch(variant, rung, run)
                     detail = _explain(_stored(op, str(wrong), touched), seen, name)
-                    if variant.is_gpu and wrong.status == "fault":
-                        return outcome(wrong.status, detail)  # it runs nothing more here
+                    if endless or (variant.is_gpu and wrong.status == "fault"):  # no more runs
+                        return outcome(wrong.status, detail, problems=wrong.problems)
                     if calls and _passes(run, variant, []):
                         detail += f"{INDENT}cause: {STALE.format(calls + 1)}"
                     if isinstance(variant, Emulated) and variant.zeros:
