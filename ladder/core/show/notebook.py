@@ -299,14 +299,9 @@ def banks(
 ) -> None:  # fmt: skip
     """Which bank of shared memory serves which lane, in one request of the line with `text`."""
     rung, report, _ = _trace(op, which, dtype, request + 1, **dims)
-    lines = rung.source.splitlines()
-    seen = [
-        access
-        for access in report.accesses
-        if access.buffer == array and text in lines[access.line - 1]
-    ]
-    line = lines[seen[request].line - 1].strip().rstrip(";")
-    _draw(bank_pictures.of_request(f"{rung.idea}: {line}", seen[request]).svg())
+    seen = bank_pictures.requests(report, rung, text, array)[request]
+    line = rung.source.splitlines()[seen.line - 1].strip().rstrip(";")
+    _draw(bank_pictures.of_request(f"{rung.idea}: {line}", seen).svg())
 
 
 def ring(op: str, kernel: int | str, dtype: str = "bfloat16", **dims: int) -> None:
@@ -322,7 +317,7 @@ def timeline(
 ) -> None:
     """A TMA pipeline over time, of a rung or of a kernel in a string; durations are assumed."""
     rung = rung_of(op, kernel)
-    events = recording.record_kernel(op, rung, dtype, dims)
+    events = recording.record(op, rung, dtype, dims)
     title = rung.name if rung.number else rung.idea
     lasts = timeline_pictures.Durations(5, 2, 1)
     drawing = timeline_pictures.of_events(title, events, lasts, until=until)
