@@ -210,13 +210,11 @@ class Emulated(Device):
         """The branches and loops of a rung's file, as often as they have run so far in this
         process; not even once, if the rung has not run."""
         spots, size = coverage.spots_of(rung.source), coverage.COUNTERS
-        runs = [spots]
         for library in self._counted.get(Path(os.path.abspath(rung.file)), []):
             library.emulator_coverage.restype = ctypes.POINTER(ctypes.c_longlong)
             counts = library.emulator_coverage()
-            numbered = zip(range(0, size * len(spots), size), spots, strict=True)
-            runs.append([replace(spot, counts=tuple(counts[i : i + size])) for i, spot in numbered])
-        return coverage.merge(runs)
+            spots = [spot.add(counts[i * size : (i + 1) * size]) for i, spot in enumerate(spots)]
+        return spots
 
     def warnings(self, rung: Rung) -> list[str]:
         """What the compiler warned of in a rung's own file, for all that this device and its
