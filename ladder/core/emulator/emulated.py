@@ -23,12 +23,11 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from ladder.core.common.errors import CompileError, LadderError
-from ladder.core.common.install import cores
 from ladder.core.contract.device import Device, Kernel, refuse_tile
 from ladder.core.contract.device_code import code_identity
 from ladder.core.contract.op import REALS
@@ -93,30 +92,18 @@ class Emulated(Device):
     kind = "emulated"
     measurable = False
 
-    def __init__(
-        self,
-        warp: Literal[32, 64] = 32,
-        seed: int = 0,
-        counting: bool = False,
-        early: bool = False,
-        workers: int | None = None,
-        time_limit: float = 60.0,
-        trace: int = 8,
-        count_branches: bool = False,
-        multiprocessors: int | None = None,
-    ):
-        if warp not in (32, 64):
-            raise LadderError(f"a warp has 32 or 64 threads, not {warp}")
-        workers = 1 if count_branches else workers or cores()
+    def __init__(self, count_branches: bool = False, **settings: Any):
+        settings |= {"workers": 1} if count_branches else {}
         self._counts_branches = count_branches
         self._counted: dict[Path, list[ctypes.CDLL]] = {}  # libraries by the rung's file
-        sms = multiprocessors or MULTIPROCESSORS
-        self._use(Settings(warp, seed, early, counting, workers, time_limit, trace, sms))
+        self._use(Settings(**{"multiprocessors": MULTIPROCESSORS, **settings}))
         self._record = Record()
         self._compiled: dict[tuple[Any, ...], Mapping[str, Kernel]] = {}
         self._warnings: dict[Path, dict[str, None]] = {}  # of the compiler, by the rung's file
 
     def _use(self, settings: Settings) -> None:
+        if settings.warp not in (32, 64):
+            raise LadderError(f"a warp has 32 or 64 threads, not {settings.warp}")
         self._settings = settings
         order = f", order {settings.seed}" if settings.seed else ""
         warp = f", warps of {settings.warp}" if settings.warp != 32 else ""

@@ -15,6 +15,7 @@ import numpy as np
 
 from ladder.core.common.errors import LadderError
 from ladder.core.common.files import read_text
+from ladder.core.common.install import cores
 from ladder.core.contract.device import aligned_empty
 from ladder.core.contract.launch_plan import Launch
 from ladder.core.contract.peers import Peers, by_value
@@ -72,14 +73,14 @@ class KernelError(LadderError):
 class Settings:
     """How kernels are run; `Emulated` explains the fields. Those of COptions have its names."""
 
-    warp: int
-    seed: int
-    early: bool
-    counting: bool
-    workers: int
-    time_limit: float
-    trace: int
     multiprocessors: int
+    warp: int = 32
+    seed: int = 0
+    early: bool = False
+    counting: bool = False
+    workers: int = field(default_factory=cores)
+    time_limit: float = 60.0
+    trace: int = 8
     zeros: bool = False
     record: bool = False
     last: bool = False
