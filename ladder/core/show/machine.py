@@ -61,11 +61,9 @@ def kernels(
 
     Raises LadderError where the rung is no kernel, is refused at `dims`, or does not compile.
     """
-    if rung.path is None:
-        raise LadderError(f"{ladder.op.name} {rung.label} is no kernel: nothing to profile")
     real = DTYPES[dtype]
     target = compiler.typical_target(arch, real)
-    plan = _plan(ladder, rung, dims, target)
+    plan = plan_of(ladder, rung, dims, target)
     cubin = compiler.compile_cubin(rung, plan.constants, real, target.arch)
     takes, code = compiler.resources(cubin), sass.instructions(cubin, rung.file)
     return [
@@ -135,7 +133,7 @@ def _of_kernels(ladder: Ladder, rung: Rung, name: str, dtype: str, dims: Dims) -
     """What each kernel of a rung takes on the architecture `name` of AMD's, in launch order."""
     real = DTYPES[dtype]
     target = hip_compiler.typical_target(name, real)
-    plan = _plan(ladder, rung, dims, target)
+    plan = plan_of(ladder, rung, dims, target)
     module = hip_compiler.compile_code_object(rung, plan.constants, real, name, target.warp)
     cells = {}
     for launch in plan.launches:
@@ -149,8 +147,10 @@ def _of_kernels(ladder: Ladder, rung: Rung, name: str, dtype: str, dims: Dims) -
     return cells
 
 
-def _plan(ladder: Ladder, rung: Rung, dims: Dims, target: Target) -> LaunchPlan:
-    """How a rung is launched. Raises LadderError where it is refused."""
+def plan_of(ladder: Ladder, rung: Rung, dims: Dims, target: Target) -> LaunchPlan:
+    """How a rung is launched. Raises LadderError where it is no kernel, or is refused."""
+    if rung.path is None:
+        raise LadderError(f"{ladder.op.name} {rung.label} is no kernel: it has no machine code")
     plan = rung.plan(dims, target)
     if plan.refusal is not None:
         raise LadderError(f"{ladder.op.name} {rung.label} cannot run: {plan.refusal}")
