@@ -50,7 +50,8 @@ MISSING = "source lines need addr2line: install binutils or llvm"
 
 
 class KernelError(LadderError):
-    """A kernel did something that it must not; `problems` has everything that was seen."""
+    """A kernel did something that it must not; `problems` has everything that was seen, and `shown`
+    the parts of the message, each of a problem and the source lines that it names."""
 
     def __init__(self, problems: list[Problem]):
         # A thread that comes too early also reads what is not there yet: the race explains it.
@@ -61,11 +62,10 @@ class KernelError(LadderError):
             if BLOCKS in problem.message or place not in by_place:
                 by_place[place] = problem
         distinct = list(by_place.values())
-        text = "\n".join(problem.message + problem.excerpt() for problem in distinct[:SHOWN])
-        if len(distinct) > SHOWN:
-            more = len(distinct) - SHOWN
-            text += f"\n({more} more problem{'s' if more > 1 else ''})"
-        super().__init__(text)
+        self.shown = [problem.message + problem.excerpt() for problem in distinct[:SHOWN]]
+        if (more := len(distinct) - SHOWN) > 0:
+            self.shown.append(f"({more} more problem{'s' if more > 1 else ''})")
+        super().__init__("\n".join(self.shown))
         self.problems = by_cause
 
 
