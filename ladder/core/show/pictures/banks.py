@@ -82,9 +82,8 @@ def requests(report: Report, rung: Rung, line: str, array: str = "") -> list[Acc
 
 
 def draw(
-    op: str, rung: str, *, line: str, array: str = "", dtype: str = "", shape: str = "",
-    title: str = "",
-) -> Drawing:  # fmt: skip
+    op: str, rung: str, *, line: str, array: str = "", shape: str = "", title: str = ""
+) -> Drawing:
     """The first request of a warp: a column for each bank, a row for each wavefront.
 
     line   text of the source line, "a[y][k]"
@@ -93,7 +92,7 @@ def draw(
     """
     ladder, chosen = find(op), find(op).rung(rung)
     dims = parse_shape(ladder.op, shape)
-    report = trace(ladder, chosen, dtype or default_dtype(chosen), dims, keep=ALL)
+    report = trace(ladder, chosen, default_dtype(chosen), dims, keep=ALL)
     accesses = requests(report, chosen, line, array)
     if not accesses:
         raise LadderError(f"{op} {rung} asks nothing of shared memory in lines with {line!r}")

@@ -41,7 +41,7 @@ def crossed(report: Report, ladder: Ladder, rung: Rung, dtype: str, dims: Dims) 
     return crossed_bytes
 
 
-def draw(op: str, *rungs: str, shape: str, dtype: str = "") -> Drawing:
+def draw(op: str, *rungs: str, shape: str) -> Drawing:
     """A matrix for each rung: senders are rows, receivers columns, cells are in vectors."""
     ladder, dims, named = find(op), parse_shape(find(op).op, shape), find(op).op.ranks
     ranks = dims[named] if named else 0
@@ -49,7 +49,7 @@ def draw(op: str, *rungs: str, shape: str, dtype: str = "") -> Drawing:
         raise LadderError(f"picture links: {ranks} ranks; choose 2 to 4")
     vectors = {}
     for chosen in map(ladder.rung, rungs):
-        real = dtype or default_dtype(chosen)
+        real = default_dtype(chosen)
         report = trace(ladder, chosen, real, dims, keep=ALL)
         moved = crossed(report, ladder, chosen, real, dims)
         vectors[chosen.id] = moved / dims["N"] / DTYPES[real].itemsize
