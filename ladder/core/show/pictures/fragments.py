@@ -39,19 +39,21 @@ def mma_fragments() -> Fragments:
     )
 
 
-def draw(*, lane: str) -> Drawing:
-    """A, B and D of `mma.sync` m16n8k16: the lane and the register of every element. Only those of
-    one lane have a colour."""
-    if not lane.isdecimal() or int(lane) > 31:
-        raise LadderError(f"a lane is a number from 0 to 31, not {lane}")
-    mma, only = mma_fragments(), int(lane)
+def draw(*, lane: str = "") -> Drawing:
+    """A, B and D of `mma.sync` m16n8k16: the lane and the register of every element.
+
+    lane  only this one's elements have a colour
+    """
+    mma = mma_fragments()
+    only = _lane(lane)
     drawing = Drawing(
-        f"mma.sync m16n8k16: what lane {only} holds",
+        "mma.sync m16n8k16: "
+        + ("which lane holds which element" if only is None else f"what lane {only} holds"),
         "D (16 x 8) += A (16 x 16) times B (16 x 8). In each cell stand the lane and its register. "
         "A lane holds 8 elements of A in 4 registers, two neighbours in each; 4 of B in 2 "
-        f"registers; and 4 of D. Lane {only} holds "
+        f"registers; and 4 of D. Lane {only or 0} holds "
         + "; ".join(
-            f"of {name} {_places(numbers[only], wide, flip)}"
+            f"of {name} {_places(numbers[only or 0], wide, flip)}"
             for name, numbers, wide, flip in (
                 ("A", mma.a, 16, False),
                 ("B", mma.b, 16, True),
@@ -94,14 +96,15 @@ def _places(numbers: Sequence[int], wide: int, flip: bool) -> str:
 
 def _matrix(
     drawing: Drawing, x: float, y: float, name: str, lanes: np.ndarray, registers: np.ndarray,
-    letter: str, only: int,
+    letter: str, only: int | None = None,
 ) -> float:  # fmt: skip
     """A matrix with the lane and the register of each element; where it ends. `only`: the lane
-    whose elements have a colour."""
+    whose elements have a colour, None for all."""
     drawing.text(x, y, name, bold=True)
     for (row, column), lane in np.ndenumerate(lanes):
-        fill = distinct(only, 32) if lane == only else "panel"
-        ink = text_on(fill) if lane == only else "muted"
+        coloured = only in (None, int(lane))
+        fill = distinct(int(lane), 32) if coloured else "panel"
+        ink = text_on(fill) if coloured else "muted"
         left, top = x + column * CELL, y + 8 + row * LOW
         register = f"{letter}{registers[row, column]}"
         title = f"({row}, {column}): lane {lane}, {register}"
@@ -109,3 +112,12 @@ def _matrix(
         drawing.text(left + 3, top + 14.5, str(lane), 11, colour=ink)
         drawing.text(left + CELL - 3, top + 14.5, register, 9, "end", ink)
     return y + 8 + len(lanes) * LOW
+
+
+def _lane(text: str) -> int | None:
+    """The number of a lane, None for ""."""
+    if not text:
+        return None
+    if not text.isdecimal() or int(text) > 31:
+        raise LadderError(f"a lane is a number from 0 to 31, not {text}")
+    return int(text)
