@@ -39,11 +39,6 @@ class Built:
         return _counted(self.code)
 
     @property
-    def loop(self) -> Counter[str]:
-        """The same of its longest loop, inner loops included."""
-        return _counted(sass.longest_loop(self.code))
-
-    @property
     def waves(self) -> float:
         """How often the grid fills all SMs."""
         return math.prod(self.launch.grid) / (self.multiprocessors * self.occupancy.blocks)
@@ -91,13 +86,14 @@ def machine_table(
 
     A rung's main kernel has the op's name. Of the others, the row shows what follows that name.
 
-    loop  count in the longest loop only
+    loop  count in the longest loop only, inner loops included
 
     Counts are of instructions in the text, not of executions.
     Raises LadderError where a rung does not compile for ARCHITECTURE, or cannot run at `dims`.
     """
     made = [(rung, kernel) for rung in rungs for kernel in kernels(ladder, rung, dtype, dims)]
-    counted = [kernel.loop if loop else kernel.opcodes for _, kernel in made]
+    part = sass.longest_loop if loop else list
+    counted = [_counted(part(kernel.code)) for _, kernel in made]
     shown = [name for name in opcodes if any(counts[name] for counts in counted)]
     titles = ["registers", "shared memory of a block", "blocks on an SM"]
     titles += ["in the loop" if loop else "instructions", *shown]

@@ -307,9 +307,8 @@ def banks(
 def ring(op: str, kernel: int | str, dtype: str = "bfloat16", **dims: int) -> None:
     """The stages of a rung's cp.async pipeline, or of that of a kernel in a string, over time."""
     rung = rung_of(op, kernel)
-    title = rung.name if rung.number else rung.idea
     seen = ring_pictures.record(find(op), rung, dtype, dims)
-    _draw(ring_pictures.of_ring(title, seen).svg())
+    _draw(ring_pictures.of_ring(rung.idea, seen).svg())
 
 
 def timeline(
@@ -318,19 +317,16 @@ def timeline(
     """A TMA pipeline over time, of a rung or of a kernel in a string; durations are assumed."""
     rung = rung_of(op, kernel)
     events = recording.record(op, rung, dtype, dims)
-    title = rung.name if rung.number else rung.idea
     lasts = timeline_pictures.Durations(5, 2, 1)
-    drawing = timeline_pictures.of_events(title, events, lasts, until=until)
-    _draw(drawing.svg())
+    _draw(timeline_pictures.of_events(rung.idea, events, lasts, until=until).svg())
 
 
 def waits(op: str, kernel: int | str, dtype: str = "bfloat16", **dims: int) -> None:
     """Who waits for whom in a block of a rung, or of a kernel in a string, which may be wrong."""
     rung = rung_of(op, kernel)
-    title = rung.name if rung.number else rung.idea
     with sandbox.as_file(str(kernel)) as path, sandbox.distrusted():
         report = sandbox.trace(op, path, dtype, dims, not rung.is_own_file, record=True)
-        _draw(wait_pictures.of_report(report, rung, title).svg())
+        _draw(wait_pictures.of_report(report, rung, rung.idea).svg())
 
 
 def deliveries(op: str, kernels: Sequence[int | str], **dims: int) -> None:
