@@ -36,16 +36,8 @@ from ladder.core.contract.signature import with_c_linkage
 from ladder.core.contract.target import Target
 from ladder.core.emulator import coverage, source, toolchain
 from ladder.core.emulator.host import HostCode
-from ladder.core.emulator.kernel import (
-    SHARED_BYTES,
-    KernelError,
-    Record,
-    Settings,
-    load,
-)
-from ladder.core.emulator.report import Access, LineCount, Problem, Report
-
-__all__ = ["Access", "Emulated", "KernelError", "LineCount", "Problem", "Report"]
+from ladder.core.emulator.kernel import SHARED_BYTES, Record, Settings, load
+from ladder.core.emulator.report import Report
 
 INCLUDE = Path(__file__).parents[2] / "include"
 MULTIPROCESSORS = 4  # small, so that a persistent kernel has work left for a second round
@@ -113,9 +105,8 @@ class Emulated(Device):
         self.name = f"emulated{warp}{sms}{order}{early}"
 
     def variant(self, **changes: Any) -> Emulated:
-        """The same device with another `warp`, `seed`, `early`, `counting`, `workers`,
-        `time_limit`, `trace` or `multiprocessors`; with `zeros`: variables without a value hold 0,
-        and not what no result survives; if it counts, with `record`: `report()` has timelines; with
+        """The same device with other settings; with `zeros`: variables without a value hold 0, and
+        not what no result survives; if it counts, with `record`: `report()` has timelines; with
         `last`: of each launch, only the last block runs, or the last cluster."""
         device = Emulated()
         device._use(replace(self._settings, **changes))

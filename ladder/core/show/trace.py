@@ -21,10 +21,10 @@ from rich.text import Text
 
 from ladder.core.common.errors import LadderError
 from ladder.core.contract.ladder import Ladder
-from ladder.core.contract.launch_plan import LaunchPlan
 from ladder.core.contract.op import DTYPES, Dims, Op, format_dims
 from ladder.core.contract.rung_file import Rung
-from ladder.core.emulator.emulated import Emulated, KernelError
+from ladder.core.emulator.emulated import Emulated
+from ladder.core.emulator.kernel import KernelError
 from ladder.core.emulator.report import SECTOR, Access, LineCount, Report
 from ladder.core.show import source_code
 from ladder.core.show.tables import markdown
@@ -99,11 +99,6 @@ def per_request(count: LineCount) -> tuple[float, float, str]:
 
 
 # ---- what pictures ask of the emulator, beside a trace ------------------------------------------
-
-
-def emulated_plan(rung: Rung, dtype: str, dims: Dims) -> LaunchPlan:
-    """How the emulator launches a rung. Raises LadderError where it cannot."""
-    return rung.plan(dims, Emulated().target(DTYPES[dtype]))
 
 
 def recorded(

@@ -231,7 +231,9 @@ class _Reference:
         given = dict(zip(self.args, arrays, strict=True))
         dims = {name: int(known[name]) for name in self.dims}
         copies = {name: given[name].copy() for name in self.parameters if name in given}
-        torch = sys.modules["torch"] if any(map(_is_torch, vars(self.module).values())) else None
+        imported = (m for m in vars(self.module).values() if isinstance(m, ModuleType))
+        has_torch = any(module.__name__.partition(".")[0] == "torch" for module in imported)
+        torch = sys.modules["torch"] if has_torch else None
         wrapped = {n: torch.from_numpy(copy) for n, copy in copies.items()} if torch else copies
         try:
             result = self.function(*({**known, **wrapped}[name] for name in self.parameters))
@@ -289,10 +291,6 @@ def _located(
     text = " ".join(str(error.msg if isinstance(error, SyntaxError) else error).split())
     doing = f"{who} at {format_dims(dims)}: " if dims else ""
     return LadderError(f"{where}: {doing}{type(error).__name__}: {text}")
-
-
-def _is_torch(value: object) -> bool:
-    return isinstance(value, ModuleType) and value.__name__.partition(".")[0] == "torch"
 
 
 def _bench_shape(op: Op) -> Dims:

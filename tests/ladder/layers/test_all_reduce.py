@@ -13,7 +13,8 @@ from ladder.core.contract.peers import FirstRank, Peers, Rows, by_value
 from ladder.core.contract.rung_file import Rung
 from ladder.core.device.cuda.group import CudaGroup, GroupKernel
 from ladder.core.device.open import Cpu
-from ladder.core.emulator.emulated import Emulated, KernelError
+from ladder.core.emulator.emulated import Emulated
+from ladder.core.emulator.kernel import KernelError
 from ladder.core.verify.check import check
 from ladder.core.verify.guards import guarded
 from tests.ladder import emulation

@@ -8,10 +8,11 @@ from ladder.core.common.errors import LadderError
 from ladder.core.contract.ladder import Ladder, find
 from ladder.core.contract.op import DTYPES, Dims
 from ladder.core.contract.rung_file import Rung
+from ladder.core.emulator.emulated import Emulated
 from ladder.core.emulator.report import Report
 from ladder.core.show.pictures.drawing import MARGIN, WIDTH, Drawing
 from ladder.core.show.source_code import parse_shape
-from ladder.core.show.trace import ALL, default_dtype, emulated_plan, trace
+from ladder.core.show.trace import ALL, default_dtype, trace
 
 ACROSS = 3  # matrices side by side
 CELL, HIGH = 33.0, 24.0
@@ -28,7 +29,7 @@ def crossed(report: Report, ladder: Ladder, rung: Rung, dtype: str, dims: Dims) 
         raise LadderError(f"{ladder.op.name} has no ranks, so nothing crosses a link")
     ranks = dims[ladder.op.ranks]
     rows = {arg.name: arg.nbytes(dims, DTYPES[dtype]) // ranks for arg in ladder.op.args}
-    for buffer in emulated_plan(rung, dtype, dims).scratch:
+    for buffer in rung.plan(dims, Emulated().target(DTYPES[dtype])).scratch:
         rows[buffer.name] = math.prod(buffer.shape[1:]) * np.dtype(buffer.stored).itemsize
     crossed_bytes = np.zeros((ranks, ranks), np.int64)
     for access in (access for access in report.accesses if access.space == "global"):

@@ -10,9 +10,10 @@ from typing import NamedTuple
 
 from ladder.core.common.errors import LadderError
 from ladder.core.contract.ladder import find
-from ladder.core.contract.op import Dims
+from ladder.core.contract.op import DTYPES, Dims
 from ladder.core.contract.rung_file import Rung
-from ladder.core.show.trace import emulated_plan, recorded
+from ladder.core.emulator.emulated import Emulated
+from ladder.core.show.trace import recorded
 
 RECORDER = r"""
 #define RECORD_COPY(event, address, value, tile, column, row)                                   \
@@ -107,7 +108,8 @@ class Copy(NamedTuple):
 
 def copies(events: Sequence[Event], rung: Rung, dtype: str, dims: Dims) -> list[Copy]:
     """All copies to shared memory in a recording of a kernel, by the blocks that ask for them."""
-    boxes = {tile.argument: tile.box[0] for tile in emulated_plan(rung, dtype, dims).tiles}
+    plan = rung.plan(dims, Emulated().target(DTYPES[dtype]))
+    boxes = {tile.argument: tile.box[0] for tile in plan.tiles}
     steps: dict[int, int] = defaultdict(lambda: -1)  # that a block has begun, with mbarrier_expect
     copied = []
     for event in events:
