@@ -109,11 +109,15 @@ def lacking() -> str:
     return ""
 
 
-def admit(path: Path, unconfined: bool) -> bool:
+def admit(path: Path, unconfined: bool, why: str = "") -> bool:
     """Whether a file that a command line names runs unconfined, since the user wants it.
-    Raises LadderError where it cannot be confined, and there is neither that flag nor a terminal to
-    ask at, or the answer is no."""
-    if unconfined or not (why := lacking()):
+
+    why  it cannot be confined; without it, what this machine lacks
+
+    Raises LadderError where it cannot, and there is neither that flag nor a terminal to ask at, or
+    the answer is no.
+    """
+    if unconfined or not (why := why or lacking()):
         return unconfined
     text = f"{path} would run with all your rights: {why}"
     if not (sys.stdin.isatty() and sys.stderr.isatty()):

@@ -9,17 +9,12 @@ each launch of its own begins with another `first_rank`.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 
 MOST_RANKS = 8  # addresses in Peers
-
-
-class Flags(NamedTuple):
-    """What of NumPy's flags a Rows has."""
-
-    c_contiguous: bool
 
 
 @dataclass(frozen=True)
@@ -38,8 +33,8 @@ class Rows:
         return dtype
 
     @property
-    def flags(self) -> Flags:
-        return Flags(all(row.flags.c_contiguous for row in self.rows))
+    def flags(self) -> SimpleNamespace:
+        return SimpleNamespace(c_contiguous=all(row.flags.c_contiguous for row in self.rows))
 
     @property
     def nbytes(self) -> int:

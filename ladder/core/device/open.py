@@ -26,7 +26,6 @@ from ladder.core.device.cuda import compiler as cuda_compiler
 from ladder.core.device.cuda import gpu as cuda
 from ladder.core.device.cuda import group as cuda_group
 from ladder.core.device.cuda import installation as cuda_installation
-from ladder.core.device.cupy.gpu import count_gpus
 from ladder.core.emulator.emulated import Emulated
 from ladder.core.emulator.toolchain import find_compiler
 
@@ -56,7 +55,7 @@ GPUS = {
     "cuda": GpuKind(
         cuda.Cuda,
         cuda.has_driver,
-        lambda: count_gpus(cuda.import_cupy),
+        cuda.count,
         cuda_installation.findings,
         cuda_installation.NEEDED,
         cuda.VISIBLE,
@@ -65,7 +64,7 @@ GPUS = {
     "hip": GpuKind(
         hip.Hip,
         hip.has_driver,
-        lambda: count_gpus(hip.import_cupy),
+        hip.count,
         hip.findings,
         hip.NEEDED,
         hip.VISIBLE,

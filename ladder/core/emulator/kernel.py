@@ -129,8 +129,10 @@ class Locator:
         wanted = sorted(set(addresses))
         new = [address for address in wanted if address not in self._known]
         if new and line_tool():
-            frames = self._ask(new)
-            self._known.update(zip(new, map(self._choose, frames), strict=True))
+            for address, frames in zip(new, self._ask(new), strict=True):
+                ours = [frame for frame in frames if frame[0] == self.source]
+                others = [frame for frame in frames if not frame[0].startswith(str(INCLUDE))]
+                self._known[address] = next(iter(ours or others or frames), (self.source, 0))
         return {address: self._known.get(address, (self.source, 0)) for address in wanted}
 
     def _ask(self, addresses: list[int]) -> list[list[Line]]:
@@ -148,11 +150,6 @@ class Locator:
         if len(frames) != len(addresses):
             return [[] for _ in addresses]
         return frames
-
-    def _choose(self, frames: list[Line]) -> Line:
-        ours = [frame for frame in frames if frame[0] == self.source]
-        others = [frame for frame in frames if not frame[0].startswith(str(INCLUDE))]
-        return next(iter(ours or others or frames), (self.source, 0))
 
 
 @functools.cache

@@ -30,7 +30,7 @@ from ladder.core.contract.launch_plan import Launch
 from ladder.core.contract.rung_file import Rung
 from ladder.core.contract.target import Target
 from ladder.core.device.cupy.blas import WORKSPACE_BYTES, Multiplier
-from ladder.core.device.cupy.gpu import CupyGpu, CupyKernel, said, why_no_import
+from ladder.core.device.cupy.gpu import CupyGpu, CupyKernel, count_gpus, said, why_no_import
 from ladder.core.device.cupy.protocol import Gpu
 
 DRIVER = Path("/dev/kfd")  # of the kernel's module amdgpu: what computes goes through it
@@ -109,7 +109,7 @@ class Hip(CupyGpu):
 
     def __init__(self, index: int = 0) -> None:
         """Raises LadderError where there is no driver, CuPy or GPU of that index."""
-        self.cupy = import_cupy()
+        self.cupy = _import_cupy()
         self._use(index, _why_no_device, "rocm-smi")
 
     def _open(self, index: int) -> None:
@@ -196,7 +196,7 @@ def _why_no_device(error: Exception) -> str:
     )
 
 
-def import_cupy() -> Any:
+def _import_cupy() -> Any:
     if not has_driver():
         raise LadderError(
             f"no AMD driver was found ({DRIVER}); "
@@ -210,6 +210,11 @@ def import_cupy() -> Any:
     if not cupy.cuda.runtime.is_hip:
         raise LadderError(f"CuPy here is for NVIDIA's GPUs: uninstall it, and {INSTALL}")
     return cupy
+
+
+def count() -> int:
+    """How many GPUs CuPy sees; 0 where it cannot tell."""
+    return count_gpus(_import_cupy)
 
 
 # ---- what this machine has for AMD's GPUs, and what to do about the rest -------------------------

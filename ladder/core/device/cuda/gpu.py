@@ -19,7 +19,7 @@ from ladder.core.device.cuda import compiler
 from ladder.core.device.cuda.cublas import COMPUTE_32F, COMPUTE_32F_FAST_TF32, CuBlas, Linear
 from ladder.core.device.cuda.nvrtc import find_nvrtc
 from ladder.core.device.cuda.sensors import Nvml, condition
-from ladder.core.device.cupy.gpu import CupyGpu, CupyKernel, said, why_no_import
+from ladder.core.device.cupy.gpu import CupyGpu, CupyKernel, count_gpus, said, why_no_import
 
 # Compute capability times ten; the kernels are compiled for nothing older, and CUDA 13 cannot.
 VISIBLE = ("CUDA_VISIBLE_DEVICES",)
@@ -82,7 +82,7 @@ class Cuda(CupyGpu):
 
     def __init__(self, index: int = 0) -> None:
         """Raises LadderError where there is no driver, CuPy or GPU of that index, or an old one."""
-        self.cupy = import_cupy()
+        self.cupy = _import_cupy()
         wheel = self.cupy.cuda.runtime.runtimeGetVersion
         self._use(index, lambda error: _why_no_device(error, wheel()), "nvidia-smi")
 
@@ -227,7 +227,7 @@ def driver_release() -> str | None:
     return words[0] if words else None
 
 
-def import_cupy() -> Any:
+def _import_cupy() -> Any:
     driver = driver_version()
     if driver is None:
         raise LadderError(
@@ -245,6 +245,11 @@ def import_cupy() -> Any:
         extra = "cuda13" if driver >= 13000 else "cuda12"
         raise LadderError(f"CuPy {why_no_import(error)}: {install(extra)}") from None
     return cupy
+
+
+def count() -> int:
+    """How many GPUs CuPy sees; 0 where it cannot tell."""
+    return count_gpus(_import_cupy)
 
 
 def _why_no_device(error: Exception, wheel: int) -> str:

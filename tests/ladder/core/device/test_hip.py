@@ -158,7 +158,7 @@ def test_its_sibling_for_cuda_asks_for_much_shared_memory_and_hip_does_not(machi
     kernel_of(open_device("hip"))(launch, ())
     assert cupy.calls == ["launch k"]
     cupy.is_hip = False
-    monkeypatch.setattr(cuda, "import_cupy", lambda: cupy)
+    monkeypatch.setattr(cuda, "_import_cupy", lambda: cupy)
     kernel = kernel_of(open_device("cuda"))
     for _ in range(2):
         kernel(launch, ())
