@@ -66,8 +66,7 @@ class Scratch:
         return "uint32" if self.dtype == FLAG else self.dtype
 
 
-@dataclass(frozen=True)
-class Tile:
+class Tile(NamedTuple):
     """The tiles of an argument that the kernels copy by TMA; `box`: their rows and columns."""
 
     argument: str
