@@ -27,7 +27,7 @@ _PUBLIC = {  # name -> its module, or module:name
     "bind": f"{_CORE}.contract.binding:bind",
     "DTYPES": f"{_CORE}.contract.op:DTYPES",
     "find": f"{_CORE}.contract.ladder:find",
-    "load": f"{_CORE}.call.arrays:load",
+    "load": f"{_CORE}.call.arrays:Loaded",
     "torch": "trainer.pytorch",
     "ladders": f"{_CORE}.contract.ladder:ladders",
     "default_device": f"{_CORE}.device.open:default_device",

@@ -1,6 +1,6 @@
 """A rung as a function of arrays, which it works on where they are: no copy.
 
-    layernorm = load("layernorm.forward", "warp_per_row")
+    layernorm = Loaded("layernorm.forward", "warp_per_row")  # kernel_ladder.load
     layernorm(out, mean, rstd, inp, weight, bias)
 
 CuPy's arrays, and PyTorch's on a GPU, are worked on in the current stream of CuPy or PyTorch.
@@ -40,7 +40,8 @@ class Place(NamedTuple):
 
 
 class Loaded:
-    """A rung of an op, to be called."""
+    """A rung of an op, to be called: that of an id or a name, or the one in a `.cu` file, which is
+    checked in a process of its own before it first runs. Raises LadderError where there is none."""
 
     def __init__(self, op: str, rung: str | int | Path) -> None:
         self.op, self.rung = find(op).op, find_rung(op, rung)
@@ -121,12 +122,6 @@ class Loaded:
         if self.rung.is_own_file:
             code = code_identity(self.rung, exact=True)
             _require(self.op.name, self.rung.id, code, device_name(place.gpu))
-
-
-def load(op: str, rung: str | int | Path) -> Loaded:
-    """A rung of an op by its id or name, or the one in a `.cu` file, which is checked in a process
-    of its own before it first runs in this one. Raises LadderError where there is none."""
-    return Loaded(op, rung)
 
 
 @functools.cache

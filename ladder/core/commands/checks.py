@@ -5,7 +5,6 @@ import dataclasses
 import functools
 import math
 import os
-import re
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
@@ -23,6 +22,7 @@ from ladder.core.device.open import device_findings, open_device
 from ladder.core.emulator.coverage import Spot
 from ladder.core.emulator.emulated import Emulated
 from ladder.core.measure.timing import compile_ahead
+from ladder.core.show.pictures import waits
 from ladder.core.verify import check, sandbox
 
 
@@ -236,7 +236,7 @@ def _print_report(report: check.Report, verbose: bool, spots: Sequence[Spot]) ->
     style = "green" if report.passed else "bold red"
     screen.print(text, style=style, highlight=False, markup=False, soft_wrap=True)
     call = report.call_of(report.failures[0]).replace(here, "") if report.failures else ""
-    if call and re.search(r"race on |deadlock: |barrier|under way", text):
+    if call and waits.SHOWN & {kind for kind, *_ in report.failures[0].problems}:
         print(f"    who waits for whom: python -m ladder trace {call} --timeline run.svg")
     for outcome in report.outcomes:
         if verbose or (not report.passed and outcome in report.failures[1:]):

@@ -42,9 +42,12 @@ def findings(reports: Sequence[dict[str, Any]]) -> list[Finding]:
         failed = [each for each in report["outcomes"] if each["status"] in ("failed", "fault")]
         for outcome in failed or ([] if report["passed"] else [{"detail": report["text"]}]):
             detail = outcome["detail"].replace(f"{Path.cwd()}{os.sep}", "")
-            places = ((_relative(each[1]), int(each[2])) for each in PLACE.finditer(detail))
-            named = next((place for place in places if not os.path.isabs(place[0])), None)
-            place = named or (_relative(report["file"]), 1)
+            places = [(file, line) for _, file, line in outcome.get("problems", ())]
+            if not report["outcomes"]:  # the message of a compiler, or on a line of a reference
+                places = PLACE.findall(detail)
+            named = [(_relative(file), max(int(line), 1)) for file, line in places]
+            own = [place for place in named if not os.path.isabs(place[0])]
+            place = own[0] if own else (_relative(report["file"]), 1)
             if shape := outcome.get("dims"):
                 detail = f"at {format_dims(shape)}, {outcome['dtype']}: {detail}"
             rule = "kernel-fault" if named else "wrong-result"

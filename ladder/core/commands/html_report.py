@@ -52,7 +52,7 @@ def write(
         least = trace.beside_least(ladder.op, seen, dims, dtype, rung.host) if seen.lines else ""
     parts["rungs"] = ""
     with suppress(LadderError):  # of an op that has no FLOPs, or was not measured
-        parts["rungs"] = measured.draw_roofline(ladder.op.name).svg()
+        parts["rungs"] = measured.roofline(measured.kept(ladder.op.name)).svg()
     for index, scheme in enumerate(("light", "dark")):
         pairs = ((name.replace(" ", "-"), pair[index]) for name, pair in COLOURS.items())
         parts[scheme] = "; ".join(f"--{name}: {value}" for name, value in pairs)

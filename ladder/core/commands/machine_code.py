@@ -4,12 +4,10 @@ import argparse
 import functools
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import ModuleType
-
-import numpy as np
 
 from ladder.core.amd.hip import assembly
 from ladder.core.amd.hip import compiler as hip
@@ -22,7 +20,8 @@ from ladder.core.contract.op import DTYPES
 from ladder.core.contract.rung_file import Rung
 from ladder.core.contract.target import Target
 from ladder.core.device.cuda import compiler, sass
-from ladder.core.device.open import compile_for, typical_target
+from ladder.core.device.open import typical_target
+from ladder.core.show.machine import plan_of
 
 
 def add_to(commands: shared.Commands) -> None:
@@ -92,77 +91,68 @@ def _plans(
                 yield target, plan
 
 
+def _vendor(arch: str) -> ModuleType:
+    """The compiler for an architecture."""
+    return hip if arch.startswith("gfx") else compiler
+
+
+def _compiled(rung: Rung, target: Target, plan: LaunchPlan) -> Path:
+    """A cubin or a code object, from the cache or compiled now. Raises CompileError."""
+    given = rung, plan.constants, target.real, target.arch
+    if _vendor(target.arch) is hip:
+        return hip.compile_code_object(*given, target.warp)
+    return compiler.compile_cubin(*given)
+
+
 def _trouble(rung: Rung, target: Target, plan: LaunchPlan) -> str:
     """Why a rung is no good machine code; "" where it is."""
     try:
-        made = compile_for(rung, plan.constants, target)
+        path = _compiled(rung, target, plan)
     except CompileError as error:
         return str(error)
-    if lacking := {launch.kernel for launch in plan.launches} - set(made.kernels):
+    takes = _vendor(target.arch).resources(path)
+    if lacking := {launch.kernel for launch in plan.launches} - set(takes):
         return f"it launches {', '.join(sorted(lacking))}, which the file does not define"
-    if spilled := [name for name, spill in made.kernels.items() if spill]:
+    if spilled := [name for name, each in takes.items() if each.spill]:
         return f"{', '.join(spilled)} spill registers"
-    return "the compiler warns; see compile.log in " + str(made.path.parent) if made.warned else ""
+    warned = "warning" in _vendor(target.arch).compile_log(path)
+    return f"the compiler warns; see compile.log in {path.parent}" if warned else ""
 
 
 def show_sass(options: argparse.Namespace) -> int:
     """The machine code of a rung on an NVIDIA GPU, below the lines that it comes from."""
-    rung, target, plan = _chosen(options, compiler.typical_target)
-    cubin = compiler.compile_cubin(rung, plan.constants, target.real, target.arch)
-    takes, remarks = compiler.resources(cubin), compiler.remarks(cubin)
-    _print_code(options, rung, plan, sass, cubin, takes, remarks)
-    return 0
+    return _show(options, compiler, sass)
 
 
 def show_isa(options: argparse.Namespace) -> int:
     """The machine code of a rung on an AMD GPU, below the lines that it comes from."""
-    rung, target, plan = _chosen(options, hip.typical_target)
-    module = hip.compile_code_object(rung, plan.constants, target.real, target.arch, target.warp)
-    _print_code(options, rung, plan, assembly, module, hip.resources(module))
-    return 0
+    return _show(options, hip, assembly)
 
 
-def _chosen(
-    options: argparse.Namespace, typical_target: Callable[[str, np.dtype], Target]
-) -> tuple[Rung, Target, LaunchPlan]:
-    """The rung, what it is compiled for, and its launch. Raises LadderError where it cannot run."""
-    ladder, rung = shared.op_and_rung(options)
-    if rung.path is None:
-        raise LadderError(f"{options.op} {rung.label} is no kernel: it has no machine code")
-    dims = shared.shape_of(ladder, options)
-    target_of = functools.partial(typical_target, options.arch)
-    target = target_of(DTYPES[shared.dtype_of(ladder, rung, options, target_of)])
-    plan = rung.plan(dims, target)
-    if plan.refusal is not None:
-        raise LadderError(f"{options.op} {rung.label} cannot run: {plan.refusal}")
-    return rung, target, plan
-
-
-def _print_code(
-    options: argparse.Namespace,
-    rung: Rung,
-    plan: LaunchPlan,
-    maker: ModuleType,
-    binary: Path,
-    takes: Mapping[str, object],
-    remarks: Iterable[str] = (),
-) -> None:
+def _show(options: argparse.Namespace, vendor: ModuleType, code: ModuleType) -> int:
     """The listing, what each kernel takes and how many of it run at once, and how many instructions
-    there are of each kind. `maker`: `sass` or `assembly`."""
-    instructions = maker.instructions(binary, rung.file)
+    there are of each kind. Raises LadderError where the rung cannot run."""
+    ladder, rung = shared.op_and_rung(options)
+    dims = shared.shape_of(ladder, options)
+    target_of = functools.partial(vendor.typical_target, options.arch)
+    target = target_of(DTYPES[shared.dtype_of(ladder, rung, options, target_of)])
+    plan = plan_of(ladder, rung, dims, target)
+    binary = _compiled(rung, target, plan)
+    instructions = code.instructions(binary, rung.file)
     if not options.summary:
         shared.console().print(machine_code.listing(instructions, rung.source), soft_wrap=True)
     launched = {launch.kernel: launch for launch in plan.launches}
-    for name, resources in takes.items():
+    for name, resources in vendor.resources(binary).items():
         launch = launched.get(name)
         dynamic = launch.shared if launch else 0
         added = f"; its launch adds {dynamic:,} bytes of shared memory" if dynamic else ""
         print(f"{name}: {resources}{added}")
         if launch is not None:
             threads = math.prod(launch.block)
-            occupancy = maker.occupancy(options.arch, resources, launch)
+            occupancy = code.occupancy(target.arch, resources, launch)
             print(f"  {threads} threads per block: {occupancy}")
-    for remark in remarks:
+    for remark in compiler.remarks(binary) if vendor is compiler else ():
         print(f"  the compiler: {remark}")
-    for group, kinds in machine_code.summary(instructions, maker.GROUPS).items():
+    for group, kinds in machine_code.summary(instructions, code.GROUPS).items():
         print(f"  {group}: " + ", ".join(f"{count} {kind}" for kind, count in kinds.items()))
+    return 0

@@ -71,7 +71,11 @@ def _cached(entry: Path, build: Callable[[Path], None]) -> Path:
     if not entry.exists():
         _write(entry, build_with_checksums)
     if not _is_whole(entry):
-        _remove(entry)
+        if entry.is_dir() and not entry.is_symlink():
+            shutil.rmtree(entry, ignore_errors=True)
+        else:
+            with suppress(OSError):
+                entry.unlink()
         _write(entry, build_with_checksums)
         if not _is_whole(entry):
             raise LadderError(f"the compiled kernel in {entry} is damaged; delete that folder")
@@ -146,15 +150,6 @@ def _is_whole(entry: Path) -> bool:
         return bool(read_json(entry / CHECKSUMS) == _checksums(entry))
     except (LadderError, OSError):
         return False
-
-
-def _remove(entry: Path) -> None:
-    """Delete what stands where an entry belongs, whatever it is."""
-    if entry.is_dir() and not entry.is_symlink():
-        shutil.rmtree(entry, ignore_errors=True)
-    else:
-        with suppress(OSError):
-            entry.unlink()
 
 
 def _write(entry: Path, build: Callable[[Path], object]) -> None:

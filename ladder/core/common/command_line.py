@@ -55,7 +55,10 @@ class Parser(argparse.ArgumentParser):
 def run(main: Callable[[Sequence[str]], int], words: Sequence[str], name: str = "error") -> int:
     """`main`, with a user's error as one plain line, behind `name`, and status 2, and Ctrl-C as
     status 130."""
-    replace_unprintable()
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        # Print ? for characters that the terminal cannot encode. Without this, a curly quote in
+        # what a model says would end the run in a locale without UTF-8.
+        sys.stdout.reconfigure(errors="replace")
     try:
         return main(words)
     except KeyboardInterrupt:
@@ -90,13 +93,6 @@ def version() -> str:
         return importlib.metadata.version("kernel-ladder")
     except importlib.metadata.PackageNotFoundError:
         return "a checkout that is not installed"
-
-
-def replace_unprintable() -> None:
-    """Print ? for characters that the terminal cannot encode. Without this, a curly quote in what
-    a model says would end the run in a locale without UTF-8."""
-    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
-        sys.stdout.reconfigure(errors="replace")
 
 
 def describe_missing_package(error: ModuleNotFoundError) -> str:

@@ -14,6 +14,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from ladder.core.common.errors import LadderError
 from ladder.core.contract.expressions import Expression, Function, Value, find_tiling, parse
@@ -65,8 +66,7 @@ class Scratch:
         return "uint32" if self.dtype == FLAG else self.dtype
 
 
-@dataclass(frozen=True)
-class Tile:
+class Tile(NamedTuple):
     """The tiles of an argument that the kernels copy by TMA; `box`: their rows and columns."""
 
     argument: str
@@ -91,22 +91,19 @@ class LaunchPlan:
     tiles: tuple[Tile, ...] = ()
 
 
-@dataclass(frozen=True)
-class _Definition:
+class _Definition(NamedTuple):
     names: tuple[str, ...]
     value: Expression
 
 
-@dataclass(frozen=True)
-class _LaunchLine:
+class _LaunchLine(NamedTuple):
     kernel: str
     geometry: Expression
     condition: Expression | None
     text: str
 
 
-@dataclass(frozen=True)
-class _Shaped:
+class _Shaped(NamedTuple):
     """An entry `name[shape]`; `dtype` of Scratch only."""
 
     name: str

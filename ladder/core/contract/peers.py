@@ -9,17 +9,12 @@ each launch of its own begins with another `first_rank`.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 
 MOST_RANKS = 8  # addresses in Peers
-
-
-class Flags(NamedTuple):
-    """What of NumPy's flags a Rows has."""
-
-    c_contiguous: bool
 
 
 @dataclass(frozen=True)
@@ -38,8 +33,8 @@ class Rows:
         return dtype
 
     @property
-    def flags(self) -> Flags:
-        return Flags(all(row.flags.c_contiguous for row in self.rows))
+    def flags(self) -> SimpleNamespace:
+        return SimpleNamespace(c_contiguous=all(row.flags.c_contiguous for row in self.rows))
 
     @property
     def nbytes(self) -> int:
@@ -57,15 +52,12 @@ class Peers:
     array: Any
     scratch: bool = False
 
-    def addresses(self) -> np.ndarray:
-        """The addresses of the rows, in as many places as Peers has."""
-        addresses = np.zeros(MOST_RANKS, np.uint64)
+    def addresses(self) -> list[int]:
+        """Where each row begins."""
         if isinstance(self.array, Rows):
-            addresses[: len(self.array.rows)] = [address(row) for row in self.array.rows]
-        else:
-            ranks = self.array.shape[0]
-            addresses[:ranks] = address(self.array) + self.array.nbytes // ranks * np.arange(ranks)
-        return addresses
+            return [address(row) for row in self.array.rows]
+        begin, ranks = address(self.array), self.array.shape[0]
+        return [begin + self.array.nbytes // ranks * rank for rank in range(ranks)]
 
 
 @dataclass(frozen=True)
@@ -81,7 +73,7 @@ def address(array: Any) -> int:
     return where
 
 
-def structure(addresses: Sequence[int] | np.ndarray) -> np.void:
+def structure(addresses: Sequence[int]) -> np.void:
     """The structure Peers of peers.cuh, with these addresses, at most MOST_RANKS."""
     places = np.zeros(MOST_RANKS, np.uint64)
     places[: len(addresses)] = addresses

@@ -8,7 +8,6 @@ import importlib.metadata
 import shlex
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -161,22 +160,6 @@ def cpp_compiler() -> Finding:
     return Finding("C++ compiler", f"{command}: {compiler.version.splitlines()[0]}")
 
 
-# ---- machine code of an architecture by its name: "sm_90a" of NVIDIA, "gfx942" of AMD ----------
-
-
-class Compiled(NamedTuple):
-    """What a compiler made of a rung file.
-
-    path     a cubin, or a code object
-    kernels  by name, for each of them what it spills: bytes on NVIDIA's, registers on AMD's
-    warned   whether the compiler warned
-    """
-
-    path: Path
-    kernels: Mapping[str, int]
-    warned: bool
-
-
 def typical_target(name: str, real: np.dtype) -> Target:
     """A device to compile for without having it. Raises LadderError for an unknown name."""
     if name.startswith("gfx"):
@@ -185,16 +168,3 @@ def typical_target(name: str, real: np.dtype) -> Target:
         return cuda_compiler.typical_target(name, real)
     except LadderError as error:
         raise LadderError(f"{error}, {', '.join(hip_compiler.TYPICAL)}") from None
-
-
-def compile_for(rung: Rung, constants: Mapping[str, int], target: Target) -> Compiled:
-    """The rung's machine code, from the cache or compiled now. Raises CompileError."""
-    if target.arch.startswith("gfx"):
-        path = hip_compiler.compile_code_object(
-            rung, constants, target.real, target.arch, target.warp
-        )
-        spills = {name: takes.spill for name, takes in hip_compiler.resources(path).items()}
-        return Compiled(path, spills, "warning:" in hip_compiler.compile_log(path))
-    path = cuda_compiler.compile_cubin(rung, constants, target.real, target.arch)
-    spills = {name: takes.spill for name, takes in cuda_compiler.resources(path).items()}
-    return Compiled(path, spills, "warning" in cuda_compiler.compile_log(path))

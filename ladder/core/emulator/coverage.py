@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ladder.core.emulator.source import closing
 
@@ -80,13 +80,13 @@ class Spot:
         none, one, more, fewest, most = self.counts
         return f"no round {none:,}, one {one:,}, more {more:,}; {fewest:,} to {most:,} rounds"
 
-    def add(self, other: Spot) -> Spot:
-        """The same statement, with the counts of two runs."""
-        a, b = self.counts, other.counts
-        if not any(a) or not any(b):
-            return self if any(a) else other
-        sums = tuple(x + y for x, y in zip(a[:3], b[:3], strict=True))
-        return Spot(self.kind, self.line, self.text, (*sums, min(a[3], b[3]), max(a[4], b[4])))
+    def add(self, counts: Sequence[int]) -> Spot:
+        """The same statement, with the counts of a run more."""
+        a, b = self.counts, tuple(counts)
+        if any(a) and any(b):
+            sums = tuple(x + y for x, y in zip(a[:3], b[:3], strict=True))
+            b = (*sums, min(a[3], b[3]), max(a[4], b[4]))
+        return replace(self, counts=b if any(b) else a)
 
 
 def spots_of(source: str) -> list[Spot]:
@@ -124,14 +124,6 @@ def instrument(source: str) -> str:
         end = position
     text = "".join([*pieces, source[end:]])
     return _PRELUDE % max(1, len(statements)) + _UNROLL.sub("", text)
-
-
-def merge(runs: Sequence[Sequence[Spot]]) -> list[Spot]:
-    """The statements of one file, with the counts of several runs."""
-    total = list(runs[0]) if runs else []
-    for run in runs[1:]:
-        total = [a.add(b) for a, b in zip(total, run, strict=True)]
-    return total
 
 
 def _blanked(source: str) -> str:

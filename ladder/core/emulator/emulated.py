@@ -23,12 +23,11 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from ladder.core.common.errors import CompileError, LadderError
-from ladder.core.common.install import cores
 from ladder.core.contract.device import Device, Kernel, refuse_tile
 from ladder.core.contract.device_code import code_identity
 from ladder.core.contract.op import REALS
@@ -37,16 +36,8 @@ from ladder.core.contract.signature import with_c_linkage
 from ladder.core.contract.target import Target
 from ladder.core.emulator import coverage, source, toolchain
 from ladder.core.emulator.host import HostCode
-from ladder.core.emulator.kernel import (
-    SHARED_BYTES,
-    KernelError,
-    Record,
-    Settings,
-    load,
-)
-from ladder.core.emulator.report import Access, LineCount, Problem, Report
-
-__all__ = ["Access", "Emulated", "KernelError", "LineCount", "Problem", "Report"]
+from ladder.core.emulator.kernel import SHARED_BYTES, Record, Settings, load
+from ladder.core.emulator.report import Report
 
 INCLUDE = Path(__file__).parents[2] / "include"
 MULTIPROCESSORS = 4  # small, so that a persistent kernel has work left for a second round
@@ -93,30 +84,18 @@ class Emulated(Device):
     kind = "emulated"
     measurable = False
 
-    def __init__(
-        self,
-        warp: Literal[32, 64] = 32,
-        seed: int = 0,
-        counting: bool = False,
-        early: bool = False,
-        workers: int | None = None,
-        time_limit: float = 60.0,
-        trace: int = 8,
-        count_branches: bool = False,
-        multiprocessors: int | None = None,
-    ):
-        if warp not in (32, 64):
-            raise LadderError(f"a warp has 32 or 64 threads, not {warp}")
-        workers = 1 if count_branches else workers or cores()
+    def __init__(self, count_branches: bool = False, **settings: Any):
+        settings |= {"workers": 1} if count_branches else {}
         self._counts_branches = count_branches
         self._counted: dict[Path, list[ctypes.CDLL]] = {}  # libraries by the rung's file
-        sms = multiprocessors or MULTIPROCESSORS
-        self._use(Settings(warp, seed, early, counting, workers, time_limit, trace, sms))
+        self._use(Settings(**{"multiprocessors": MULTIPROCESSORS, **settings}))
         self._record = Record()
         self._compiled: dict[tuple[Any, ...], Mapping[str, Kernel]] = {}
         self._warnings: dict[Path, dict[str, None]] = {}  # of the compiler, by the rung's file
 
     def _use(self, settings: Settings) -> None:
+        if settings.warp not in (32, 64):
+            raise LadderError(f"a warp has 32 or 64 threads, not {settings.warp}")
         self._settings = settings
         order = f", order {settings.seed}" if settings.seed else ""
         warp = f", warps of {settings.warp}" if settings.warp != 32 else ""
@@ -126,9 +105,8 @@ class Emulated(Device):
         self.name = f"emulated{warp}{sms}{order}{early}"
 
     def variant(self, **changes: Any) -> Emulated:
-        """The same device with another `warp`, `seed`, `early`, `counting`, `workers`,
-        `time_limit`, `trace` or `multiprocessors`; with `zeros`: variables without a value hold 0,
-        and not what no result survives; if it counts, with `record`: `report()` has timelines; with
+        """The same device with other settings; with `zeros`: variables without a value hold 0, and
+        not what no result survives; if it counts, with `record`: `report()` has timelines; with
         `last`: of each launch, only the last block runs, or the last cluster."""
         device = Emulated()
         device._use(replace(self._settings, **changes))
@@ -211,13 +189,11 @@ class Emulated(Device):
         """The branches and loops of a rung's file, as often as they have run so far in this
         process; not even once, if the rung has not run."""
         spots, size = coverage.spots_of(rung.source), coverage.COUNTERS
-        runs = [spots]
         for library in self._counted.get(Path(os.path.abspath(rung.file)), []):
             library.emulator_coverage.restype = ctypes.POINTER(ctypes.c_longlong)
             counts = library.emulator_coverage()
-            numbered = zip(range(0, size * len(spots), size), spots, strict=True)
-            runs.append([replace(spot, counts=tuple(counts[i : i + size])) for i, spot in numbered])
-        return coverage.merge(runs)
+            spots = [spot.add(counts[i * size : (i + 1) * size]) for i, spot in enumerate(spots)]
+        return spots
 
     def warnings(self, rung: Rung) -> list[str]:
         """What the compiler warned of in a rung's own file, for all that this device and its

@@ -14,6 +14,7 @@ import numpy as np
 
 from ladder.core.common.errors import LadderError
 from ladder.core.common.files import read_text
+from ladder.core.common.install import cores
 from ladder.core.contract.device import aligned_empty
 from ladder.core.contract.launch_plan import Launch
 from ladder.core.contract.peers import Peers, by_value
@@ -45,11 +46,11 @@ BLOCKS = "nothing that orders the blocks"  # no barrier is a remedy then
 Line = tuple[str, int]  # a file and the number of a line in it; 0 where it is not known
 BESIDE = 4096  # bytes from a buffer within which an access was most likely meant for it
 MISSING = "source lines need addr2line: install binutils or llvm"
-LAUNCH_LIMIT = ", the limit of a launch"  # in the message on a kernel that does not end
 
 
 class KernelError(LadderError):
-    """A kernel did something that it must not; `problems` has everything that was seen."""
+    """A kernel did something that it must not; `problems` has everything that was seen, and `shown`
+    the parts of the message, each of a problem and the source lines that it names."""
 
     def __init__(self, problems: list[Problem]):
         # A thread that comes too early also reads what is not there yet: the race explains it.
@@ -60,26 +61,25 @@ class KernelError(LadderError):
             if BLOCKS in problem.message or place not in by_place:
                 by_place[place] = problem
         distinct = list(by_place.values())
-        text = "\n".join(problem.message + problem.excerpt() for problem in distinct[:SHOWN])
-        if len(distinct) > SHOWN:
-            more = len(distinct) - SHOWN
-            text += f"\n({more} more problem{'s' if more > 1 else ''})"
-        super().__init__(text)
-        self.problems = problems
+        self.shown = [problem.message + problem.excerpt() for problem in distinct[:SHOWN]]
+        if (more := len(distinct) - SHOWN) > 0:
+            self.shown.append(f"({more} more problem{'s' if more > 1 else ''})")
+        super().__init__("\n".join(self.shown))
+        self.problems = by_cause
 
 
 @dataclass(frozen=True)
 class Settings:
     """How kernels are run; `Emulated` explains the fields. Those of COptions have its names."""
 
-    warp: int
-    seed: int
-    early: bool
-    counting: bool
-    workers: int
-    time_limit: float
-    trace: int
     multiprocessors: int
+    warp: int = 32
+    seed: int = 0
+    early: bool = False
+    counting: bool = False
+    workers: int = field(default_factory=cores)
+    time_limit: float = 60.0
+    trace: int = 8
     zeros: bool = False
     record: bool = False
     last: bool = False
@@ -128,8 +128,10 @@ class Locator:
         wanted = sorted(set(addresses))
         new = [address for address in wanted if address not in self._known]
         if new and line_tool():
-            frames = self._ask(new)
-            self._known.update(zip(new, map(self._choose, frames), strict=True))
+            for address, frames in zip(new, self._ask(new), strict=True):
+                ours = [frame for frame in frames if frame[0] == self.source]
+                others = [frame for frame in frames if not frame[0].startswith(str(INCLUDE))]
+                self._known[address] = next(iter(ours or others or frames), (self.source, 0))
         return {address: self._known.get(address, (self.source, 0)) for address in wanted}
 
     def _ask(self, addresses: list[int]) -> list[list[Line]]:
@@ -147,11 +149,6 @@ class Locator:
         if len(frames) != len(addresses):
             return [[] for _ in addresses]
         return frames
-
-    def _choose(self, frames: list[Line]) -> Line:
-        ours = [frame for frame in frames if frame[0] == self.source]
-        others = [frame for frame in frames if not frame[0].startswith(str(INCLUDE))]
-        return next(iter(ours or others or frames), (self.source, 0))
 
 
 @functools.cache
@@ -390,10 +387,9 @@ class EmulatedKernel:
                     f"kernel before may still use it{remedy if action == 'read' else ''}"
                 )
             case "time limit":
-                return (
-                    f"{who} still runs after {self._settings.time_limit:g} s of processor time"
-                    f"{LAUNCH_LIMIT}: an endless loop? Look at what should make its condition false"
-                )
+                limit = f"{self._settings.time_limit:g} s of processor time, the limit of a launch"
+                remedy = "Look at what should make its condition false"
+                return f"{who} still runs after {limit}: an endless loop? {remedy}"
             case "deadlock":
                 return f"deadlock: {who} {text}{there}"
             case "assertion":

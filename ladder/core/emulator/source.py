@@ -159,27 +159,21 @@ def _declarations(statement: str) -> str:
         raise ValueError(f"cannot understand the shared memory declaration '{plain}'")
     kind = parts.group(1).strip()
     alignment = f"emulator::alignment({', '.join([f'alignof({kind})', *aligned])})"
-    variables = [_name_and_shape(declarator) for declarator in (parts.group(2), *others)]
-    if dynamic:
-        name, _ = variables[0]
-        return (
-            f'{kind} *{name} = ({kind} *)emulator::emulator_dynamic_shared("{name}", {alignment});'
-        )
     result = []
-    for name, shape in variables:
+    for declarator in (parts.group(2), *others):
+        declared = re.fullmatch(r"(\w+)\s*((?:\[.*\])?)", declarator)
+        if declared is None:
+            raise ValueError(f"cannot understand '{declarator}' in a shared memory declaration")
+        name, shape = declared.groups()
+        if dynamic:
+            call = f'emulator::emulator_dynamic_shared("{name}", {alignment})'
+            return f"{kind} *{name} = ({kind} *){call};"
         # The address of the key tells declarations apart, also those of two template instances.
         result.append(
             f"static const char {name}_key = 0; auto &{name} = *({kind} (*){shape})"
             f'emulator::emulator_shared(&{name}_key, "{name}", sizeof({kind}{shape}), {alignment});'
         )
     return " ".join(result)
-
-
-def _name_and_shape(declarator: str) -> tuple[str, str]:
-    parts = re.fullmatch(r"(\w+)\s*((?:\[.*\])?)", declarator)
-    if parts is None:
-        raise ValueError(f"cannot understand '{declarator}' in a shared memory declaration")
-    return parts.group(1), parts.group(2)
 
 
 def _kernels(text: str, form: re.Pattern[str]) -> tuple[DeclaredKernel, ...]:

@@ -124,7 +124,7 @@ def _early_waits(run: Run, array: str) -> Costs:
 
 def _waits_for_all_products(run: Run, array: str) -> Costs:
     """Waits of a warp that leave no wgmma in flight, in block 0."""
-    events = recording.record_kernel(run.ladder.op.name, run.rung, run.dtype, run.dims)
+    events = recording.record(run.ladder.op.name, run.rung, run.dtype, run.dims)
     mine = [event for event in events if (event.block, event.thread) == (0, 0)]
     waits = sum(event.name == "product-wait" and event.value == 0 for event in mine)
     return {"In each step, it waits until the tensor cores have nothing to do.": waits}
@@ -132,7 +132,7 @@ def _waits_for_all_products(run: Run, array: str) -> Costs:
 
 def _bytes_read_by_tma(run: Run, array: str) -> Costs:
     """What TMA reads from L2: a multicast reads once for all blocks that receive it."""
-    events = recording.record_kernel(run.ladder.op.name, run.rung, run.dtype, run.dims)
+    events = recording.record(run.ladder.op.name, run.rung, run.dtype, run.dims)
     costs: Costs = {}
     for copy in recording.copies(events, run.rung, run.dtype, run.dims):
         if array in ("", copy.array):
@@ -143,7 +143,7 @@ def _bytes_read_by_tma(run: Run, array: str) -> Costs:
 
 def _link_bytes(run: Run, array: str) -> Costs:
     """What the peers of one rank send to it, and what it reads from them."""
-    crossed = links.crossed_in(run.report, run.ladder, run.rung, run.dtype, run.dims)
+    crossed = links.crossed(run.report, run.ladder, run.rung, run.dtype, run.dims)
     busiest = int(crossed.sum(axis=0).argmax())
     parts = (f"{n:,} from rank {peer}" for peer, n in enumerate(crossed[:, busiest]) if n)
     return {f"Rank {busiest} receives {', '.join(parts)}.": int(crossed[:, busiest].sum())}

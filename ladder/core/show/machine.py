@@ -39,11 +39,6 @@ class Built:
         return _counted(self.code)
 
     @property
-    def loop(self) -> Counter[str]:
-        """The same of its longest loop, inner loops included."""
-        return _counted(sass.longest_loop(self.code))
-
-    @property
     def waves(self) -> float:
         """How often the grid fills all SMs."""
         return math.prod(self.launch.grid) / (self.multiprocessors * self.occupancy.blocks)
@@ -61,11 +56,9 @@ def kernels(
 
     Raises LadderError where the rung is no kernel, is refused at `dims`, or does not compile.
     """
-    if rung.path is None:
-        raise LadderError(f"{ladder.op.name} {rung.label} is no kernel: nothing to profile")
     real = DTYPES[dtype]
     target = compiler.typical_target(arch, real)
-    plan = _plan(ladder, rung, dims, target)
+    plan = plan_of(ladder, rung, dims, target)
     cubin = compiler.compile_cubin(rung, plan.constants, real, target.arch)
     takes, code = compiler.resources(cubin), sass.instructions(cubin, rung.file)
     return [
@@ -93,13 +86,14 @@ def machine_table(
 
     A rung's main kernel has the op's name. Of the others, the row shows what follows that name.
 
-    loop  count in the longest loop only
+    loop  count in the longest loop only, inner loops included
 
     Counts are of instructions in the text, not of executions.
     Raises LadderError where a rung does not compile for ARCHITECTURE, or cannot run at `dims`.
     """
     made = [(rung, kernel) for rung in rungs for kernel in kernels(ladder, rung, dtype, dims)]
-    counted = [kernel.loop if loop else kernel.opcodes for _, kernel in made]
+    part = sass.longest_loop if loop else list
+    counted = [_counted(part(kernel.code)) for _, kernel in made]
     shown = [name for name in opcodes if any(counts[name] for counts in counted)]
     titles = ["registers", "shared memory of a block", "blocks on an SM"]
     titles += ["in the loop" if loop else "instructions", *shown]
@@ -135,7 +129,7 @@ def _of_kernels(ladder: Ladder, rung: Rung, name: str, dtype: str, dims: Dims) -
     """What each kernel of a rung takes on the architecture `name` of AMD's, in launch order."""
     real = DTYPES[dtype]
     target = hip_compiler.typical_target(name, real)
-    plan = _plan(ladder, rung, dims, target)
+    plan = plan_of(ladder, rung, dims, target)
     module = hip_compiler.compile_code_object(rung, plan.constants, real, name, target.warp)
     cells = {}
     for launch in plan.launches:
@@ -149,8 +143,10 @@ def _of_kernels(ladder: Ladder, rung: Rung, name: str, dtype: str, dims: Dims) -
     return cells
 
 
-def _plan(ladder: Ladder, rung: Rung, dims: Dims, target: Target) -> LaunchPlan:
-    """How a rung is launched. Raises LadderError where it is refused."""
+def plan_of(ladder: Ladder, rung: Rung, dims: Dims, target: Target) -> LaunchPlan:
+    """How a rung is launched. Raises LadderError where it is no kernel, or is refused."""
+    if rung.path is None:
+        raise LadderError(f"{ladder.op.name} {rung.label} is no kernel: it has no machine code")
     plan = rung.plan(dims, target)
     if plan.refusal is not None:
         raise LadderError(f"{ladder.op.name} {rung.label} cannot run: {plan.refusal}")

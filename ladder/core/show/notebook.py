@@ -299,22 +299,16 @@ def banks(
 ) -> None:  # fmt: skip
     """Which bank of shared memory serves which lane, in one request of the line with `text`."""
     rung, report, _ = _trace(op, which, dtype, request + 1, **dims)
-    lines = rung.source.splitlines()
-    seen = [
-        access
-        for access in report.accesses
-        if access.buffer == array and text in lines[access.line - 1]
-    ]
-    line = lines[seen[request].line - 1].strip().rstrip(";")
-    _draw(bank_pictures.of_request(f"{rung.idea}: {line}", seen[request]).svg())
+    seen = bank_pictures.requests(report, rung, text, array)[request]
+    line = rung.source.splitlines()[seen.line - 1].strip().rstrip(";")
+    _draw(bank_pictures.of_request(f"{rung.idea}: {line}", seen).svg())
 
 
 def ring(op: str, kernel: int | str, dtype: str = "bfloat16", **dims: int) -> None:
     """The stages of a rung's cp.async pipeline, or of that of a kernel in a string, over time."""
     rung = rung_of(op, kernel)
-    title = rung.name if rung.number else rung.idea
     seen = ring_pictures.record(find(op), rung, dtype, dims)
-    _draw(ring_pictures.of_ring(title, seen).svg())
+    _draw(ring_pictures.of_ring(rung.idea, seen).svg())
 
 
 def timeline(
@@ -322,20 +316,17 @@ def timeline(
 ) -> None:
     """A TMA pipeline over time, of a rung or of a kernel in a string; durations are assumed."""
     rung = rung_of(op, kernel)
-    events = recording.record_kernel(op, rung, dtype, dims)
-    title = rung.name if rung.number else rung.idea
+    events = recording.record(op, rung, dtype, dims)
     lasts = timeline_pictures.Durations(5, 2, 1)
-    drawing = timeline_pictures.of_events(title, events, lasts, until=until)
-    _draw(drawing.svg())
+    _draw(timeline_pictures.of_events(rung.idea, events, lasts, until=until).svg())
 
 
 def waits(op: str, kernel: int | str, dtype: str = "bfloat16", **dims: int) -> None:
     """Who waits for whom in a block of a rung, or of a kernel in a string, which may be wrong."""
     rung = rung_of(op, kernel)
-    title = rung.name if rung.number else rung.idea
     with sandbox.as_file(str(kernel)) as path, sandbox.distrusted():
         report = sandbox.trace(op, path, dtype, dims, not rung.is_own_file, record=True)
-        _draw(wait_pictures.of_report(report, rung, title).svg())
+        _draw(wait_pictures.of_report(report, rung, rung.idea).svg())
 
 
 def deliveries(op: str, kernels: Sequence[int | str], **dims: int) -> None:

@@ -7,8 +7,8 @@ Between two comments of a Markdown file stands what the first one asks for:
     <!-- ladder:end -->
 
 `python -m ladder docs` writes it anew, and `docs --check` says where a page has drifted from the
-kernels and the results. What can be asked for, with `key=value` options where the default will not
-do (dtype=bfloat16 shape="N=65536 C=768"):
+kernels and the results. What can be asked for, with `key=value` options (dtype=bfloat16
+shape="N=65536 C=768"):
 
     rungs OP        the ladder: number, idea, what a rung needs
     entry OP N      a rung in short: its file, what it grew from, its header, its times
@@ -23,7 +23,7 @@ do (dtype=bfloat16 shape="N=65536 C=768"):
     table OP        what was measured; rungs="1 3 6": of these, and of the libraries
     gain OP N M     of these two rungs, at every shape and type
     overview        every op that was measured: its best rung beside the library and PyTorch
-    counts OP N     memory accesses by source line, counted by the emulator; dtype=float32
+    counts OP N     memory accesses by source line, counted by the emulator
     reuse OP N M …  how often each rung uses what it loads, counted likewise
     traffic OP N M … how many sectors of each array the rungs move, counted likewise
     machine OP N M … registers, shared memory and instructions of the rungs' machine code;
@@ -39,8 +39,9 @@ do (dtype=bfloat16 shape="N=65536 C=768"):
     cards           the last rung that each generation of NVIDIA's cards runs in bfloat16
     tally           how many kernels and ladders there are
 
-`counts` takes lines="x[i]|y[i]": only lines of the source that contain one of these. `reuse`
-takes warp=64, for rungs of AMD's GPUs. Where nothing has been measured yet, `table` says how to,
+`counts`, `reuse` and `traffic` take dtype= and shape=, `machine` dtype=. `counts` takes
+lines="x[i]|y[i]": only lines of the source that contain one of these. `reuse` takes warp=64, for
+rungs of AMD's GPUs. Where nothing has been measured yet, `table` says how to,
 and pictures are left out.
 
 The page doc/<layer>/measured.md consists of such blocks, and is written as a whole (every_rung.py).
@@ -367,14 +368,7 @@ def _made(
     return f"{table(find(op), rungs, dtype, dims)}\n{made}"
 
 
-def counts(
-    slot: Slot,
-    op: str,
-    number: str,
-    dtype: str = "float32",
-    shape: str = "",
-    lines: str = "",
-) -> str:
+def counts(slot: Slot, op: str, number: str, *, dtype: str, shape: str, lines: str) -> str:
     """What each line asks of memory per request of a warp, beside the least that it could."""
     rung, dims = find(op).rung(number), source_code.parse_shape(find(op).op, shape)
     wanted = source_code.lines_with(rung, lines)
@@ -397,9 +391,7 @@ def counts(
     return _made(slot, rows, "counts", op, [number], dtype, dims, *wanted.values())
 
 
-def reuse(
-    slot: Slot, op: str, *ids: str, dtype: str = "float32", shape: str = "", warp: str = "32"
-) -> str:
+def reuse(slot: Slot, op: str, *ids: str, dtype: str, shape: str, warp: str = "32") -> str:
     if warp not in ("32", "64"):
         raise ValueError(f"a warp has 32 or 64 lanes, not {warp}")
     table = functools.partial(trace.reuse_table, warp=64 if warp == "64" else 32)
@@ -407,37 +399,25 @@ def reuse(
     return _made(slot, table, "reuse", op, ids, dtype, dims, *more)
 
 
-def traffic(slot: Slot, op: str, *ids: str, dtype: str = "float32", shape: str = "") -> str:
+def traffic(slot: Slot, op: str, *ids: str, dtype: str, shape: str) -> str:
     dims = source_code.parse_shape(find(op).op, shape)
     return _made(slot, trace.traffic_table, "traffic", op, ids, dtype, dims)
 
 
-def machine(
-    slot: Slot,
-    op: str,
-    *ids: str,
-    dtype: str = "float32",
-    shape: str = "",
-    opcodes: str = "",
-    loop: str = "",
-) -> str:
+def machine(slot: Slot, op: str, *ids: str, dtype: str, opcodes: str, loop: str = "") -> str:
     table = functools.partial(machine_table, opcodes=opcodes.split(), loop=bool(loop))
-    dims, more = _measured_shape(op, shape), [opcodes, *([loop] if loop else [])]
+    dims, more = _measured_shape(op), [opcodes, *([loop] if loop else [])]
     return _made(slot, table, "machine", op, ids, dtype, dims, *more)
 
 
-def resources(
-    slot: Slot, op: str, *ids: str, on: str, dtype: str = "bfloat16", shape: str = ""
-) -> str:
+def resources(slot: Slot, op: str, *ids: str, on: str) -> str:
     table = functools.partial(resources_table, architectures=on.split())
-    dims = _measured_shape(op, shape)
-    return _made(slot, table, "resources", op, ids, dtype, dims, on)
+    return _made(slot, table, "resources", op, ids, "bfloat16", _measured_shape(op), on)
 
 
-def _measured_shape(op: str, shape: str = "") -> Dims:
-    """The shape that is named, or the first that the op is measured at."""
-    known = find(op).op
-    return source_code.parse_shape(known, shape) if shape else next(iter(known.bench.values()))
+def _measured_shape(op: str) -> Dims:
+    """The first shape that the op is measured at."""
+    return next(iter(find(op).op.bench.values()))
 
 
 def picture(slot: Slot, kind: str, *args: str, **options: str) -> str:

@@ -154,8 +154,11 @@ def sample_indices(shape: tuple[int, ...], tiles: Collection[int]) -> np.ndarray
     if size <= LEAST:
         return np.arange(size)
     places = [_borders(rows, tiles)[:, None] * columns + _borders(columns, tiles)]
-    places += [row * columns + _spread(columns, EDGE) for row in (0, rows - 1)]
-    places += [_spread(rows, EDGE) * columns + column for column in (0, columns - 1)]
+    along, down = (
+        np.unique(np.linspace(0, wide - 1, EDGE).astype(np.int64)) for wide in (columns, rows)
+    )
+    places += [row * columns + along for row in (0, rows - 1)]
+    places += [down * columns + column for column in (0, columns - 1)]
     near = np.unique(np.concatenate([part.ravel() for part in places]))
     others = np.delete(np.arange(size), near)
     parts = max(LEAST - len(near), LEAST // 2)
@@ -170,8 +173,3 @@ def _borders(size: int, tiles: Collection[int]) -> np.ndarray:
         last = (size - 1) // tile * tile
         indices |= {tile - 1, tile, last - 1, last}
     return np.array(sorted(i for i in indices if 0 <= i < size))
-
-
-def _spread(size: int, count: int) -> np.ndarray:
-    """Indices at equal distances, from the first to the last."""
-    return np.unique(np.linspace(0, size - 1, count).astype(np.int64))

@@ -155,8 +155,6 @@ def overview(link: Link) -> str:
         name = f"{link(find(op).rung(best.rung))} {best.name}{best.since}"
         lines.append([op, shape, name, f"{best.us:,.1f}", percent(best.of_roof), against])
         captions.add(machine(device))
-    if not captions:
-        return "_Nothing has been measured yet: `python -m ladder bench --all` on a GPU does._"
     return f"{markdown(titles, lines, left=3)}\n\nMeasured on {', '.join(sorted(captions))}."
 
 
@@ -248,18 +246,16 @@ def find_measurement(
     raise NotMeasured(f"{op} has not been measured at {wanted}: python -m ladder bench {op}")
 
 
-def _size(count: float) -> str:
-    return f"{count / 1e6:,.1f} MB" if count >= 1e5 else f"{count / 1e3:,.0f} KB"
-
-
 def caption(device: Mapping[str, Any], measurement: results.Measurement) -> str:
     """Below a table: the shape, the least bytes, the roof, the machine, and what PyTorch calls."""
     roof = measurement["roof"]
     shape, dims = measurement["shape"], format_dims(measurement["dims"])
     name = shape if shape == dims else f"{shape} ({dims})"
     where = "from card to card" if find(measurement["op"]).op.ranks else "on the same card"
+    size = measurement["bytes"]
+    least = f"{size / 1e6:,.1f} MB" if size >= 1e5 else f"{size / 1e3:,.0f} KB"
     text = (
-        f"{name}, {measurement['dtype']}: at least {_size(measurement['bytes'])}; roof: "
+        f"{name}, {measurement['dtype']}: at least {least}; roof: "
         f"{roof['copy_gbps']:,.0f} GB/s, a copy {where}"
     )
     if roof["matrix_tflops"]:

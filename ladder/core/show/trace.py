@@ -10,7 +10,6 @@ are moved for nothing. The counts need no GPU, and do not depend on one.
 
 import contextlib
 import dataclasses
-import functools
 import io
 from collections import Counter
 from collections.abc import Sequence
@@ -21,11 +20,11 @@ from rich.table import Table
 from rich.text import Text
 
 from ladder.core.common.errors import LadderError
-from ladder.core.contract.ladder import Ladder, find
-from ladder.core.contract.launch_plan import LaunchPlan
+from ladder.core.contract.ladder import Ladder
 from ladder.core.contract.op import DTYPES, Dims, Op, format_dims
 from ladder.core.contract.rung_file import Rung
-from ladder.core.emulator.emulated import Emulated, KernelError
+from ladder.core.emulator.emulated import Emulated
+from ladder.core.emulator.kernel import KernelError
 from ladder.core.emulator.report import SECTOR, Access, LineCount, Report
 from ladder.core.show import source_code
 from ladder.core.show.tables import markdown
@@ -99,20 +98,7 @@ def per_request(count: LineCount) -> tuple[float, float, str]:
     return wavefronts / count.requests, ideal / count.requests, "wavefronts"
 
 
-# ---- what pictures ask of the emulator: one run of a rung, counted or recorded ------------------
-
-
-@functools.lru_cache(maxsize=8)
-def counted(op: str, rung: str, dtype: str, shape: str) -> Report:
-    """Everything that a rung asks of memory in one call."""
-    ladder = find(op)
-    dims = source_code.parse_shape(ladder.op, shape)
-    return trace(ladder, ladder.rung(rung), dtype, dims, keep=ALL)
-
-
-def emulated_plan(rung: Rung, dtype: str, dims: Dims) -> LaunchPlan:
-    """How the emulator launches a rung. Raises LadderError where it cannot."""
-    return rung.plan(dims, Emulated().target(DTYPES[dtype]))
+# ---- what pictures ask of the emulator, beside a trace ------------------------------------------
 
 
 def recorded(
@@ -138,10 +124,10 @@ def recorded(
     return [line[1:] for line in words if line[:1] == ["@"]]
 
 
-def default_dtype(op: str, rung: str) -> str:
+def default_dtype(rung: Rung) -> str:
     """float32 where a rung takes it, else bfloat16."""
-    claims, target = find(op).rung(rung).claims, Emulated().target
-    others = (name for name in ("float32", "bfloat16") if claims(target(DTYPES[name])))
+    target = Emulated().target
+    others = (name for name in ("float32", "bfloat16") if rung.claims(target(DTYPES[name])))
     return next(others, "float32")
 
 

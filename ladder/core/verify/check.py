@@ -28,7 +28,6 @@ ladder/core/verify/tolerance.py derives how far a result may be from the referen
 
 import functools
 import itertools
-import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -45,7 +44,7 @@ from ladder.core.contract.launch_plan import SIZES_HERE
 from ladder.core.contract.op import DTYPES, Dims, OnGpu, Op, format_dims, resolve_dtype
 from ladder.core.contract.rung_file import SUFFIXES, Rung
 from ladder.core.emulator.emulated import Emulated
-from ladder.core.emulator.kernel import LAUNCH_LIMIT, KernelError
+from ladder.core.emulator.kernel import KernelError
 from ladder.core.verify.cases import cases
 from ladder.core.verify.guards import WRITES, Guarded, GuardedRows, guarded
 from ladder.core.verify.inputs import NORMAL, Arrays, make_inputs, scalars, starts
@@ -71,7 +70,6 @@ NARROW = (
 )
 FROM_UNWRITTEN = "what is stored comes from memory that nothing has written"
 STALE = "right in the first call, wrong in call {} in the same storage: something is kept"
-_QUOTE = re.compile(r"\s*\d+ \| ")  # a line of the source, below a problem that names it
 
 
 @dataclass(frozen=True)
@@ -368,13 +366,11 @@ def check_case(
                         _compare_bits(results)
                 except Wrong as wrong:
                     name = name_for(variant, rung)
-                    if LAUNCH_LIMIT in str(wrong):  # it would not end if watched, either
-                        detail = _explain(str(wrong), None, name)
+                    endless = "time limit" in [kind for kind, *_ in wrong.problems]
+                    seen, touched = (None, {}) if endless else _watch(variant, rung, run)
+                    detail = _explain(_stored(op, str(wrong), touched), wrong, seen, name)
+                    if endless or (variant.is_gpu and wrong.status == "fault"):  # no more runs
                         return outcome(wrong.status, detail, problems=wrong.problems)
-                    seen, touched = _watch(variant, rung, run)
-                    detail = _explain(_stored(op, str(wrong), touched), seen, name)
-                    if variant.is_gpu and wrong.status == "fault":
-                        return outcome(wrong.status, detail)  # it runs nothing more here
                     if calls and _passes(run, variant, []):
                         detail += f"{INDENT}cause: {STALE.format(calls + 1)}"
                     if isinstance(variant, Emulated) and variant.zeros:
@@ -420,6 +416,7 @@ class Wrong(Exception):
 
     status = "failed"
     problems: Sequence[Sequence[Any]] = ()  # as those of an Outcome
+    shown: Sequence[Sequence[str]] = ()  # of the emulator's problems, the lines of each
 
 
 class Fault(Wrong):
@@ -429,8 +426,9 @@ class Fault(Wrong):
 
     def __init__(self, error: LadderError):
         super().__init__(str(error).replace("\n", INDENT))
-        seen = error.problems if isinstance(error, KernelError) else ()
-        self.problems = list(dict.fromkeys((p.kind, p.file, p.line) for p in seen))
+        if isinstance(error, KernelError):
+            self.shown = [text.split("\n") for text in error.shown]
+            self.problems = list(dict.fromkeys((p.kind, p.file, p.line) for p in error.problems))
 
 
 def _run(
@@ -556,13 +554,12 @@ def _stored(op: Op, wrong: str, touched: Mapping[str, set[str]]) -> str:
     return INDENT.join([first, *(cause if UNWRITTEN in line else line for line in rest)])
 
 
-def _explain(wrong: str, seen: Fault | None, variant: str) -> str:
+def _explain(text: str, wrong: Wrong, seen: Fault | None, variant: str) -> str:
     """A report's detail: what is wrong, where, the cause; then the rest."""
-    first, *rest = wrong.split(INDENT)
-    watched = str(seen).split(INDENT) if seen else [first]
-    if watched[0] != first:  # the accesses tell more than the pattern
-        quoted = list(itertools.takewhile(_QUOTE.match, rest))  # the source lines of the first
-        problems = [problem for problem in _problems(watched) if problem[0] != first]
+    first, *rest = text.split(INDENT)
+    if seen and seen.shown and seen.shown[0][0] != first:  # the accesses tell more than the pattern
+        quoted = rest[: len(wrong.shown[0]) - 1] if wrong.shown else []  # lines of the source
+        problems = [problem for problem in seen.shown if problem[0] != first]
         if first.startswith(WRITES):
             problems.sort(key=lambda problem: ": write of " not in problem[0])
         watched = [line for problem in problems for line in problem]
@@ -570,16 +567,6 @@ def _explain(wrong: str, seen: Fault | None, variant: str) -> str:
         own, more = ([line for line in part if line not in watched] for part in (quoted, more))
         rest = [*own, f"line: {watched[0]}", *watched[1:], *more]
     return INDENT.join([f"{first} [{variant}]", *rest])
-
-
-def _problems(lines: Sequence[str]) -> list[list[str]]:
-    """The problems of a report, each with the source lines below it."""
-    problems: list[list[str]] = []
-    for line in lines:
-        if not problems or _QUOTE.match(line) is None:
-            problems.append([])
-        problems[-1].append(line)
-    return problems
 
 
 def _compare_bits(results: Sequence[dict[str, np.ndarray]]) -> None:

@@ -232,8 +232,8 @@ class _Reference:
         dims = {name: int(known[name]) for name in self.dims}
         copies = {name: given[name].copy() for name in self.parameters if name in given}
         modules = [one for one in vars(self.module).values() if isinstance(one, ModuleType)]
-        names = {module.__name__.partition(".")[0] for module in modules}
-        torch = sys.modules["torch"] if "torch" in names else None
+        has_torch = any(module.__name__.partition(".")[0] == "torch" for module in modules)
+        torch = sys.modules["torch"] if has_torch else None
         wrapped = {n: torch.from_numpy(copy) for n, copy in copies.items()} if torch else copies
         try:
             result = self.function(*({**known, **wrapped}[name] for name in self.parameters))

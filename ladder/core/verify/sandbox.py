@@ -36,7 +36,8 @@ from ladder.core.contract.op import Dims
 from ladder.core.contract.rung_file import MOST_BYTES, Rung
 from ladder.core.device.open import open_device
 from ladder.core.emulator.coverage import Spot
-from ladder.core.emulator.emulated import Emulated, KernelError
+from ladder.core.emulator.emulated import Emulated
+from ladder.core.emulator.kernel import KernelError
 from ladder.core.emulator.report import Access, LineCount, Timeline
 from ladder.core.emulator.report import Report as Seen
 from ladder.core.verify.check import Outcome, Report

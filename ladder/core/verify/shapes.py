@@ -120,9 +120,13 @@ def derive_shapes(
     if "STAGES" in constants and "SPLITS" not in constants:  # a ring, of blocks with whole sums
         for *whose, what in sorted(given_up.difference(*goals.values()), key=str):
             give_up(f"{what} ({', '.join(map(str, whose))})")
-    for part, values in _values(shots.values()).items():
+    seen: dict[Part, set[int]] = {}
+    for part, value in itertools.chain(*(shot.parts.items() for shot in shots.values())):
+        seen.setdefault(part, set()).add(value)
+    for part, values in seen.items():
         for sizes, shot in shots.items():
-            if (value := shot.parts.get(part)) is not None:
+            if part in shot.parts:
+                value = shot.parts[part]
                 goals[sizes].add((part, value if len(values) <= FEW else min(value, FEW)))
     return [shots[sizes].dims for sizes in _cover(shots, goals)]
 
@@ -408,14 +412,6 @@ def _threads_of_host(op: Op, axes: Sequence[_Axis], dims: Dims) -> int:
     unit = max(axes[0].tiles, default=1)
     shapes = [arg.resolve_shape(dims) for arg in op.args]
     return max(math.prod(rows) * (-(-row // unit) * unit) for *rows, row in shapes)
-
-
-def _values(shots: Iterable[_Shot]) -> dict[Part, set[int]]:
-    values: dict[Part, set[int]] = {}
-    for shot in shots:
-        for part, value in shot.parts.items():
-            values.setdefault(part, set()).add(value)
-    return values
 
 
 def _goals(op: Op, axes: Sequence[_Axis], shot: _Shot) -> Iterator[Goal]:

@@ -269,8 +269,11 @@ def expect(
             stream = int(constants["stream"])
             first = int(constants["first"])
             words = random_words(values[arg.rounded_by], stream, slice(first, first + y.size))
-            rounding = RandomRounding(y.astype(np.float32).ravel(), words, stored, arg.rounded_by)
-            expected.append(_rounded_at_random(arg, y, sums, rounding, terms))
+            at_random = RandomRounding(y.astype(np.float32).ravel(), words, stored, arg.rounded_by)
+            low, high = at_random.of(y - sums), at_random.of(y + sums)
+            tolerance = (high - low) / 2 + smallest_subnormal(stored) / 4
+            middle = (low + high) / 2
+            expected.append(Expected(arg, middle, tolerance, terms, at_random=at_random))
             continue
         rounded: np.ndarray | float = 0.0
         if arg.dtype != "float32":
@@ -287,15 +290,6 @@ def expect(
             then = functools.lru_cache(1)(given)  # runs of one rung mostly store the same
         expected.append(Expected(arg, y, rounding + sums, terms, rounded, tf32, then=then))
     return expected
-
-
-def _rounded_at_random(
-    arg: Arg, y: np.ndarray, sums: np.ndarray, rounding: RandomRounding, terms: int
-) -> Expected:
-    """What is between the roundings of y - sums and of y + sums, by the same random words."""
-    low, high = rounding.of(y - sums), rounding.of(y + sums)
-    tolerance = (high - low) / 2 + smallest_subnormal(rounding.stored) / 4
-    return Expected(arg, (low + high) / 2, tolerance, terms, at_random=rounding)
 
 
 def unit_roundoff(dtype: np.dtype) -> float:

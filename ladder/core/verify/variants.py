@@ -15,12 +15,8 @@ from ladder.core.contract.binding import bind
 from ladder.core.contract.device import Device
 from ladder.core.contract.op import DTYPES, Dims, Op, resolve_dtype
 from ladder.core.contract.rung_file import Rung
-from ladder.core.emulator.emulated import (
-    MANY_MULTIPROCESSORS,
-    WATCHING_SECONDS,
-    Emulated,
-    KernelError,
-)
+from ladder.core.emulator.emulated import MANY_MULTIPROCESSORS, WATCHING_SECONDS, Emulated
+from ladder.core.emulator.kernel import KernelError
 from ladder.core.verify.inputs import NORMAL, scalars
 
 MOST_COUNTED = 2**31 - 1  # elements, by an int

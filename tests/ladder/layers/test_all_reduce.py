@@ -13,7 +13,8 @@ from ladder.core.contract.peers import FirstRank, Peers, Rows, by_value
 from ladder.core.contract.rung_file import Rung
 from ladder.core.device.cuda.group import CudaGroup, GroupKernel
 from ladder.core.device.open import Cpu
-from ladder.core.emulator.emulated import Emulated, KernelError
+from ladder.core.emulator.emulated import Emulated
+from ladder.core.emulator.kernel import KernelError
 from ladder.core.verify.check import check
 from ladder.core.verify.guards import guarded
 from tests.ladder import emulation
@@ -111,9 +112,9 @@ def test_a_word_does_not_come_where_the_launch_before_has_sent_one(tmp_path):
 def test_peers_are_the_addresses_of_the_rows():
     array = aligned_empty((3, 5), FLOAT)
     begin = array.ctypes.data
-    assert Peers(array).addresses().tolist() == [begin, begin + 20, begin + 40, 0, 0, 0, 0, 0]
+    assert Peers(array).addresses() == [begin, begin + 20, begin + 40]
     rows = Rows([aligned_empty((5,), FLOAT) for _ in range(2)])
-    assert Peers(rows).addresses().tolist()[:2] == [row.ctypes.data for row in rows.rows]
+    assert Peers(rows).addresses() == [row.ctypes.data for row in rows.rows]
     assert by_value(Peers(rows)).nbytes == 64
     assert by_value(FirstRank(2)) == np.int32(2)
 

@@ -307,7 +307,7 @@ class Schedule:
                 self._waiting.append(waves.take(~go))
             if go.any():
                 some = waves if go.all() else waves.take(go)
-                races.finished[some.ids] = some.outstanding.completed(LDS)
+                races.finished[some.ids] = some.outstanding.done.get(LDS, 0)
                 self._ready.append(some)
         races.barriers[done] += 1
 

@@ -31,8 +31,11 @@ class Instruction(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The opcode as RDNA 3 has it, without its encoding."""
-        return known_name(self.opcode)
+        """The opcode as RDNA 3 has it, without its encoding: v_add_nc_u32 for v_add_u32_e32."""
+        name = self.opcode
+        for pattern, replacement in _OTHER_NAMES:
+            name = re.sub(pattern, replacement, name)
+        return name
 
     @property
     def wide(self) -> bool:
@@ -78,10 +81,3 @@ _OTHER_NAMES = (
     (r"^s_sub_co_ci_", "s_subb_"),
     (r"^(v_mad|s_addk?|s_sub)_co_", r"\1_"),
 )
-
-
-def known_name(opcode: str) -> str:
-    """The name under which an instruction is found here: v_add_nc_u32 for v_add_u32_e32."""
-    for pattern, replacement in _OTHER_NAMES:
-        opcode = re.sub(pattern, replacement, opcode)
-    return opcode

@@ -100,7 +100,8 @@ class Memory:
         low, high = int(addresses.min()), int(addresses.max())
         at = self._last
         if not (at.start <= low and high + size <= at.end):
-            at = self._last = self._nearest(low)
+            index = int(np.searchsorted(self._starts, np.uint64(low), side="right")) - 1
+            at = self._last = self.regions[max(index, 0)]
         if at.start <= low and high + size <= at.end:
             yield Part(at.content, slice(None), (addresses - np.uint64(at.start)).view(np.int64))
             return
@@ -113,10 +114,6 @@ class Memory:
                 address = int(addresses[lanes[np.argmax(outside)]])
                 raise request.problem(self._describe(address))
             yield Part(at.content, lanes, places)
-
-    def _nearest(self, address: int) -> Region:
-        index = int(np.searchsorted(self._starts, np.uint64(address), side="right")) - 1
-        return self.regions[max(index, 0)]
 
     def _describe(self, address: int) -> str:
         """Where an address outside of all arrays lies."""

@@ -33,15 +33,11 @@ class Line:
     def place(self) -> str:
         return f"{self.file}:{self.number or '?'}"
 
-    def excerpt(self) -> str:
-        """The source line as compilers show it; "" where there is none."""
-        return quote(self.file, self.number or 0)
-
     def problem(self, what: str, other: Line | None = None) -> LadderError:
         """The error that this instruction does something that it must not."""
-        text = f"{self.place}: {self.text!r} {what}{self.excerpt()}"
+        text = f"{self.place}: {self.text!r} {what}{quote(self.file, self.number or 0)}"
         if other is not None and other.number != self.number:
-            text += other.excerpt()
+            text += quote(other.file, other.number or 0)
         return LadderError(text)
 
 

@@ -59,12 +59,10 @@ def _step(line: Line, index: int, code: Code, arch: str) -> Ready:
         if (control := _control(line, code, arch)) is not None:
             return control
         instructions = [_parsed(text, line, index, code, arch) for text in line.text.split(" :: ")]
-        if len(instructions) == 2:
-            return _both(instructions)
-        for translator in _TRANSLATORS:
+        for translator in _TRANSLATORS if len(instructions) == 1 else ():
             if (step := translator(instructions[0])) is not None:
                 return step
-        return _arithmetic(instructions[0])
+        return _computing(instructions)
     except LadderError as error:
         raise LadderError(f"{line.place}: {line.text!r}: {error}") from None
 
@@ -196,22 +194,14 @@ def _meaning(instruction: Instruction) -> tuple[Meaning, list[Operand]]:
     return meaning, operands
 
 
-def _arithmetic(instruction: Instruction) -> Ready:
-    operation = _Operation(instruction)
+def _computing(instructions: Sequence[Instruction]) -> Ready:
+    """Of one, or of a pair of RDNA's, v_dual_...: both read their operands before either writes."""
+    operations = [_Operation(instruction) for instruction in instructions]
 
     def run(waves: Waves, machine: Machine) -> None:
-        operation.write(waves, operation.compute(waves))
+        values = [operation.compute(waves) for operation in operations]
+        for operation, value in zip(operations, values, strict=True):
+            operation.write(waves, value)
 
-    return Ready(run, operation.keys, instruction.line)
-
-
-def _both(pair: Sequence[Instruction]) -> Ready:
-    """RDNA's pairs, v_dual_...: both read their operands before either writes."""
-    first, second = (_Operation(instruction) for instruction in pair)
-
-    def run(waves: Waves, machine: Machine) -> None:
-        one, two = first.compute(waves), second.compute(waves)
-        first.write(waves, one)
-        second.write(waves, two)
-
-    return Ready(run, first.keys | second.keys, pair[0].line)
+    keys = frozenset().union(*(operation.keys for operation in operations))
+    return Ready(run, keys, instructions[0].line)

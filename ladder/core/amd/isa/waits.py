@@ -126,10 +126,6 @@ class Outstanding:
                         ticket.line,
                     )
 
-    def completed(self, queue: Queue) -> np.ndarray | int:
-        """How many operations of the queue each wave knows to be complete."""
-        return self.done.get(queue, 0)
-
     def take(self, which: np.ndarray) -> Outstanding:
         part = Outstanding(0)
         part.issued = {queue: counts[which] for queue, counts in self.issued.items()}
@@ -167,17 +163,12 @@ def _comes_first(earlier: Queue, later: Queue | None) -> bool:
 SCALAR_KEY = 1024  # keys of scalar registers; below are vector registers by number
 
 
-def counters(arch: str) -> Mapping[str, tuple[Queue, ...]]:
-    """The counters of an architecture, and the queues that each of them counts."""
-    return next(of for name, of in COUNTERS.items() if arch.startswith(name))
-
-
 def waits(text: str, arch: str) -> list[tuple[tuple[Queue, ...], int]]:
     """(queues, number) of a waiting instruction, for each counter that it names.
 
     s_waitcnt vmcnt(1) lgkmcnt(0), s_waitcnt_vscnt null, 0x0, s_wait_loadcnt_dscnt 0x102
     """
-    known = counters(arch)
+    known = next(of for name, of in COUNTERS.items() if arch.startswith(name))
     opcode, _, operands = text.partition(" ")
     if opcode == "s_waitcnt":
         named = [(name, int(number)) for name, number in re.findall(r"(\w+)\((\d+)\)", operands)]

@@ -145,8 +145,9 @@ class Linear:
         plan = self._plan(real.name, N, C, OC, _epilogue(bias is not None, pre is not None))
         if plan is None:
             raise LadderError(f"{self._device.name}: cuBLASLt has no kernel for this {where}")
-        self._point(plan.operation, BIAS_POINTER, bias)
-        self._point(plan.operation, AUX_POINTER, pre)
+        for attribute, array in ((BIAS_POINTER, bias), (AUX_POINTER, pre)):
+            if array is not None:
+                self._set(plan.operation, attribute, _address(array))
         status = self._library.cublasLtMatmul(
             self._handle,
             plan.operation,
@@ -232,10 +233,6 @@ class Linear:
         create = self._library.cublasLtMatrixLayoutCreate
         self._check(create(ctypes.byref(layout), DATA_TYPES[real], *sizes))
         return layout
-
-    def _point(self, operation: ctypes.c_void_p, attribute: int, array: Any | None) -> None:
-        if array is not None:
-            self._set(operation, attribute, _address(array))
 
     def _set(self, operation: ctypes.c_void_p, attribute: int, value: Any) -> None:
         set_attribute = self._library.cublasLtMatmulDescSetAttribute

@@ -19,6 +19,8 @@ from ladder.core.common.errors import LadderError
 from ladder.core.common.install import install
 
 INSTALL = f"{install('compile')} (or [cuda12] or [cuda13], with CuPy)"
+# Where CuPy keeps the C++ library of CUDA (CCCL), which cooperative_groups.h includes.
+CUPYS_CCCL = "cupy/_core/include/cupy/_cccl/libcudacxx"
 
 
 @dataclass(frozen=True)
@@ -92,16 +94,11 @@ def installed() -> tuple[Nvrtc, ...]:
             continue
         major, minor = ctypes.c_int(), ctypes.c_int()
         _check(loaded.nvrtcVersion(ctypes.byref(major), ctypes.byref(minor)), loaded)
-        every = [*include, *(folder / "cccl" for folder in include), *_cupy_headers()]
+        every = [*include, *(folder / "cccl" for folder in include)]
+        every += [Path(entry or ".") / CUPYS_CCCL for entry in sys.path]
         existing = tuple(folder for folder in every if folder.is_dir())
         by_path[library] = Nvrtc(library, existing, (major.value, minor.value))
     return tuple(by_path.values())
-
-
-def _cupy_headers() -> list[Path]:
-    """Where CuPy keeps the C++ library of CUDA (CCCL), which cooperative_groups.h includes."""
-    headers = "cupy/_core/include/cupy/_cccl/libcudacxx"
-    return [Path(entry or ".") / headers for entry in sys.path]
 
 
 def wheel_folders() -> list[Path]:

@@ -67,26 +67,21 @@ class Instruction(machine_code.Instruction):
         return name
 
 
-def disassemble(cubin: Path) -> str:
-    """What nvdisasm prints of the code in `cubin`, with source lines."""
-    command = [str(find_nvdisasm()), "-c", "-gi", str(cubin)]
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode:
-        raise LadderError(f"nvdisasm cannot read {cubin}: {done.stderr.strip()}")
-    return done.stdout
-
-
 def instructions(cubin: Path, source: Path) -> list[Instruction]:
     """The instructions of every kernel of `cubin`, in order, with their lines in `source`.
 
     The padding after a kernel's end is left out.
     """
+    command = [str(find_nvdisasm()), "-c", "-gi", str(cubin)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        raise LadderError(f"nvdisasm cannot read {cubin}: {done.stderr.strip()}")
     name, line, every = "", None, []
     marker = f'"{os.path.abspath(source)}", line '
     lines: list[int] = []  # of the `//##` remarks before one instruction, innermost first
     labels: dict[str, int] = {}  # the addresses of those that were met so far
     waiting: list[str] = []  # labels of the next instruction
-    for text in disassemble(cubin).splitlines():
+    for text in done.stdout.splitlines():
         if match := re.match(r"\.text\.(\S+):", text):
             name, line, labels = match.group(1), None, {}
         elif match := re.match(r"(\.L_\w+):", text):

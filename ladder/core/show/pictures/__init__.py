@@ -6,7 +6,7 @@
     picture.svg()                                         the text of an SVG file
 
 Pages ask for one with `<!-- ladder:begin picture KIND ... -->`, notebooks with `nb.picture(KIND,
-...)`. The kinds, and what they take (every one may also take `dtype`):
+...)`. The kinds, and what they take (`access` and `timeline` also `dtype`):
 
     access OP RUNG lines=   which lane touches which sector of global memory; lines="x[i]|y[i]":
                             only lines that contain one of these; shape=
@@ -15,8 +15,8 @@ Pages ask for one with `<!-- ladder:begin picture KIND ... -->`, notebooks with 
     timeline OP RUNG shape=   a TMA pipeline over time: producer, stages, consumers; copy=5
                             product=2 store=1 softmax=0 (durations) cluster=1 until=60
     ring OP RUNG shape=     the stages of a cp.async pipeline, step by step: filled, awaited, read
-    ladder OP               measured speeds, from zero; dtype= shape=
-    roofline OP             from 0.1 to 1,000 FLOPs per byte; dtype= shape=
+    ladder OP               measured speeds, from zero
+    roofline OP             from 0.1 to 1,000 FLOPs per byte
     links OP RUNG ... shape=  what crosses the links between ranks: from whom, to whom
 
 Each kind is a function in a file of its own. What it draws is computed: from the rung's
@@ -55,8 +55,8 @@ KINDS: dict[str, Callable[..., Drawing]] = {
     "timeline": timeline.draw,
     "ring": ring.draw,
     "links": links.draw,
-    "ladder": measured.draw_ladder,
-    "roofline": measured.draw_roofline,
+    "ladder": lambda op: measured.ladder(measured.kept(op)),
+    "roofline": lambda op: measured.roofline(measured.kept(op)),
 }
 
 

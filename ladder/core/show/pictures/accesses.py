@@ -76,7 +76,14 @@ def of_report(
         else:
             drawing.text(MARGIN, y + 45, text, 12)
             y += 60
-    _legend(drawing, y + 4, warp)
+    y += 14
+    drawing.text(MARGIN, y, "lane 0", 11, colour="muted")
+    for lane in range(warp):
+        left, wide = MARGIN + 40 + lane * 192 / warp, 192 / warp
+        drawing.box(left, y - 10, wide, 12, distinct(lane, warp))
+    drawing.text(MARGIN + 238, y, str(warp - 1), 11, colour="muted")
+    drawing.box(MARGIN + 290, y - 10, 12, 12, "line")
+    drawing.text(MARGIN + 308, y, "not used by this request", 11, colour="muted")
     return drawing
 
 
@@ -100,17 +107,6 @@ def _sectors(drawing: Drawing, access: Access, x: float, y: float, cell: float, 
             drawing.box(at, y, part, HEIGHT, distinct(lane, warp), title=f"lane {lane}")
             start = stop
     return max(left.values()) + cell
-
-
-def _legend(drawing: Drawing, y: float, warp: int) -> None:
-    x = MARGIN
-    drawing.text(x, y + 10, "lane 0", 11, colour="muted")
-    wide = 192 / warp
-    for lane in range(warp):
-        drawing.box(x + 40 + lane * wide, y, wide, 12, distinct(lane, warp))
-    drawing.text(x + 238, y + 10, str(warp - 1), 11, colour="muted")
-    drawing.box(x + 290, y, 12, 12, "line")
-    drawing.text(x + 308, y + 10, "not used by this request", 11, colour="muted")
 
 
 def describe(access: Access) -> str:

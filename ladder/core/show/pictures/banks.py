@@ -3,13 +3,14 @@
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from ladder.core.common.errors import LadderError
 from ladder.core.contract.ladder import find
-from ladder.core.emulator.report import Access
+from ladder.core.contract.rung_file import Rung
+from ladder.core.emulator.report import Access, Report
 from ladder.core.show.pictures.drawing import MARGIN, WIDTH, Drawing, distinct, text_on
-from ladder.core.show.trace import counted, default_dtype
+from ladder.core.show.source_code import parse_shape
+from ladder.core.show.trace import ALL, default_dtype, is_of, trace
 
 BANKS = 32  # of shared memory, each 4 bytes wide
 
@@ -69,36 +70,33 @@ def conflicts(access: Access) -> bool:
     return len(served.passes) > served.ideal
 
 
-def requests(op: str, rung: str, dtype: str, shape: str, line: str) -> list[Access]:
-    """The requests to shared memory of the rung's lines that contain the text `line`."""
-    chosen = find(op).rung(rung)
-    source = chosen.source.splitlines()
+def requests(report: Report, rung: Rung, line: str, array: str = "") -> list[Access]:
+    """Those to shared memory, to one array or to all, of the rung's lines that contain a text."""
+    source = rung.source.splitlines()
     return [
         access
-        for access in counted(op, rung, dtype, shape).accesses
-        if access.space == "shared"
-        and Path(access.file).name == chosen.file.name
-        and line in source[access.line - 1]
+        for access in report.accesses
+        if access.space == "shared" and is_of(access, rung) and array in ("", access.buffer)
+        if line in source[access.line - 1]
     ]
 
 
 def draw(
-    op: str, rung: str, *, line: str, array: str = "", dtype: str = "", shape: str = "",
-    title: str = "",
-) -> Drawing:  # fmt: skip
+    op: str, rung: str, *, line: str, array: str = "", shape: str = "", title: str = ""
+) -> Drawing:
     """The first request of a warp: a column for each bank, a row for each wavefront.
 
     line   text of the source line, "a[y][k]"
     array  where the line has several: "a"
     title  what the picture shows, where the text of the line does not say it
     """
-    dtype = dtype or default_dtype(op, rung)
-    accesses = [
-        access for access in requests(op, rung, dtype, shape, line) if array in ("", access.buffer)
-    ]
+    ladder, chosen = find(op), find(op).rung(rung)
+    dims = parse_shape(ladder.op, shape)
+    report = trace(ladder, chosen, default_dtype(chosen), dims, keep=ALL)
+    accesses = requests(report, chosen, line, array)
     if not accesses:
         raise LadderError(f"{op} {rung} asks nothing of shared memory in lines with {line!r}")
-    return of_request(f"{op}, {find(op).rung(rung).name}: {title or line}", accesses[0])
+    return of_request(f"{op}, {chosen.name}: {title or line}", accesses[0])
 
 
 def of_request(title: str, access: Access) -> Drawing:

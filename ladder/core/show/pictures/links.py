@@ -8,24 +8,19 @@ from ladder.core.common.errors import LadderError
 from ladder.core.contract.ladder import Ladder, find
 from ladder.core.contract.op import DTYPES, Dims
 from ladder.core.contract.rung_file import Rung
+from ladder.core.emulator.emulated import Emulated
 from ladder.core.emulator.report import Report
 from ladder.core.show.pictures.drawing import MARGIN, WIDTH, Drawing
 from ladder.core.show.source_code import parse_shape
-from ladder.core.show.trace import counted, default_dtype, emulated_plan
+from ladder.core.show.trace import ALL, default_dtype, trace
 
 ACROSS = 3  # matrices side by side
 CELL, HIGH = 33.0, 24.0
 FEW = 0.005  # of a vector: less are flags
 
 
-def crossed(op: str, rung: str, dtype: str, shape: str) -> np.ndarray:
-    """Bytes from rank i to rank j in one call of a rung: (R, R)."""
-    ladder, report = find(op), counted(op, rung, dtype, shape)
-    return crossed_in(report, ladder, ladder.rung(rung), dtype, parse_shape(ladder.op, shape))
-
-
-def crossed_in(report: Report, ladder: Ladder, rung: Rung, dtype: str, dims: Dims) -> np.ndarray:
-    """The same of a run that the emulator has recorded with all its requests.
+def crossed(report: Report, ladder: Ladder, rung: Rung, dtype: str, dims: Dims) -> np.ndarray:
+    """Bytes from rank i to rank j, (R, R), in a run that was recorded with all its requests.
 
     A rank that reads from a peer receives; one that writes to a peer sends. What a rank does in its
     own memory crosses no link. Raises LadderError where the op has no ranks.
@@ -34,7 +29,7 @@ def crossed_in(report: Report, ladder: Ladder, rung: Rung, dtype: str, dims: Dim
         raise LadderError(f"{ladder.op.name} has no ranks, so nothing crosses a link")
     ranks = dims[ladder.op.ranks]
     rows = {arg.name: arg.nbytes(dims, DTYPES[dtype]) // ranks for arg in ladder.op.args}
-    for buffer in emulated_plan(rung, dtype, dims).scratch:
+    for buffer in rung.plan(dims, Emulated().target(DTYPES[dtype])).scratch:
         rows[buffer.name] = math.prod(buffer.shape[1:]) * np.dtype(buffer.stored).itemsize
     crossed_bytes = np.zeros((ranks, ranks), np.int64)
     for access in (access for access in report.accesses if access.space == "global"):
@@ -47,17 +42,18 @@ def crossed_in(report: Report, ladder: Ladder, rung: Rung, dtype: str, dims: Dim
     return crossed_bytes
 
 
-def draw(op: str, *rungs: str, shape: str, dtype: str = "") -> Drawing:
+def draw(op: str, *rungs: str, shape: str) -> Drawing:
     """A matrix for each rung: senders are rows, receivers columns, cells are in vectors."""
-    dims, named = parse_shape(find(op).op, shape), find(op).op.ranks
+    ladder, dims, named = find(op), parse_shape(find(op).op, shape), find(op).op.ranks
     ranks = dims[named] if named else 0
     if named and not 2 <= ranks <= 4:
         raise LadderError(f"picture links: {ranks} ranks; choose 2 to 4")
-    types = {rung: dtype or default_dtype(op, rung) for rung in rungs}
-    vectors = {
-        rung: crossed(op, rung, types[rung], shape) / dims["N"] / DTYPES[types[rung]].itemsize
-        for rung in rungs
-    }
+    vectors = {}
+    for chosen in map(ladder.rung, rungs):
+        real = default_dtype(chosen)
+        report = trace(ladder, chosen, real, dims, keep=ALL)
+        moved = crossed(report, ladder, chosen, real, dims)
+        vectors[chosen.id] = moved / dims["N"] / DTYPES[real].itemsize
     received = {rung: sent.sum(axis=0).max() for rung, sent in vectors.items()}
     each = "; ".join(f"rung {rung}: {most:.2f}" for rung, most in received.items())
     drawing = Drawing(
@@ -69,7 +65,7 @@ def draw(op: str, *rungs: str, shape: str, dtype: str = "") -> Drawing:
     top = drawing.paragraph(MARGIN, drawing.top, drawing.description, size=12) + 6
     pitch = (WIDTH - 2 * MARGIN) / ACROSS
     high = (ranks + 1) * HIGH + 38
-    for index, rung in enumerate(rungs):
+    for index, rung in enumerate(vectors):
         x, y = MARGIN + index % ACROSS * pitch, top + index // ACROSS * high
         drawing.text(x, y + 12, f"rung {rung}", 13, bold=True)
         least = received[rung] < 2 * (ranks - 1) / ranks + ranks * FEW

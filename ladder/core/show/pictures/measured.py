@@ -64,14 +64,14 @@ def of(device: Mapping[str, Any], measurement: Measurement, when: str = "") -> M
     return Measured(title + when, measurement, rows, product)
 
 
-def kept(op: str, **which: str) -> Measured:
+def kept(op: str) -> Measured:
     """What was measured and kept. Raises LadderError where nothing was."""
-    return of(*tables.find_measurement(op, **which))
+    return of(*tables.find_measurement(op))
 
 
-def digest(op: str, **which: str) -> str:
+def digest(op: str) -> str:
     """Changes with any number that the pictures show."""
-    shown = kept(op, **which)
+    shown = kept(op)
     fields = [dataclasses.asdict(row) for row in shown.rows]
     left_out = "tf32", "mj", "us"
     rows = json.dumps([{k: v for k, v in row.items() if k not in left_out} for row in fields])
@@ -88,17 +88,6 @@ def _product(device: Mapping[str, Any], dtype: str) -> float | None:
         if content["device"]["gpu"] == device["gpu"] and measurement["dtype"] == dtype
     ]
     return next((rate for rate in rates if rate), None)
-
-
-def draw_ladder(op: str, *, dtype: str = "", shape: str = "") -> Drawing:
-    """The speeds of an op's rungs that are kept."""
-    return ladder(kept(op, dtype=dtype, shape=shape))
-
-
-def draw_roofline(op: str, *, dtype: str = "", shape: str = "") -> Drawing:
-    """The rates of an op's rungs that are kept, under the roof. Raises LadderError if the op has
-    no FLOPs."""
-    return roofline(kept(op, dtype=dtype, shape=shape))
 
 
 # ---- speeds -------------------------------------------------------------------------------------

@@ -4,17 +4,16 @@ An instrumented copy of the kernel runs in the emulator. Before each call of a f
 ladder/include/hopper.cuh, lanes 0 and 1 of every warp print what they call it with.
 """
 
-import functools
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from ladder.core.common.errors import LadderError
 from ladder.core.contract.ladder import find
-from ladder.core.contract.op import Dims
+from ladder.core.contract.op import DTYPES, Dims
 from ladder.core.contract.rung_file import Rung
-from ladder.core.show.source_code import parse_shape
-from ladder.core.show.trace import emulated_plan, recorded
+from ladder.core.emulator.emulated import Emulated
+from ladder.core.show.trace import recorded
 
 RECORDER = r"""
 #define RECORD_COPY(event, address, value, tile, column, row)                                   \
@@ -75,14 +74,9 @@ class Event(NamedTuple):
     y: int = 0
 
 
-@functools.lru_cache(maxsize=8)
-def record(op: str, rung: str, dtype: str, shape: str) -> tuple[Event, ...]:
-    """What lanes 0 and 1 of every warp of a rung do, each in its own order."""
-    return record_kernel(op, find(op).rung(rung), dtype, parse_shape(find(op).op, shape))
-
-
-def record_kernel(op: str, rung: Rung, dtype: str, dims: Dims) -> tuple[Event, ...]:
-    """The same of any kernel. Raises LadderError where it uses no mbarrier, or cannot run."""
+def record(op: str, rung: Rung, dtype: str, dims: Dims) -> tuple[Event, ...]:
+    """What lanes 0 and 1 of every warp do, each in its own order. Raises LadderError where the
+    kernel uses no mbarrier, or cannot run."""
     if "mbarrier_" not in rung.source:
         raise LadderError(f"{op}, {rung.label}: it uses no mbarrier, so there is nothing to record")
     return tuple(map(_event, recorded(find(op), rung, RECORDER, dtype, dims)))
@@ -114,7 +108,8 @@ class Copy(NamedTuple):
 
 def copies(events: Sequence[Event], rung: Rung, dtype: str, dims: Dims) -> list[Copy]:
     """All copies to shared memory in a recording of a kernel, by the blocks that ask for them."""
-    boxes = {tile.argument: tile.box[0] for tile in emulated_plan(rung, dtype, dims).tiles}
+    plan = rung.plan(dims, Emulated().target(DTYPES[dtype]))
+    boxes = {tile.argument: tile.box[0] for tile in plan.tiles}
     steps: dict[int, int] = defaultdict(lambda: -1)  # that a block has begun, with mbarrier_expect
     copied = []
     for event in events:

@@ -132,10 +132,10 @@ def _stages(pieces: list[set[int]]) -> list[int]:
     return [order.index(stage) for stage in reversed(stages)]
 
 
-def draw(op: str, rung: str, *, shape: str, dtype: str = "bfloat16") -> Drawing:
+def draw(op: str, rung: str, *, shape: str) -> Drawing:
     """A row for each stage, a column for each step."""
     chosen = find(op).rung(rung)
-    seen = record(find(op), chosen, dtype, parse_shape(find(op).op, shape))
+    seen = record(find(op), chosen, "bfloat16", parse_shape(find(op).op, shape))
     return of_ring(f"{op}, {chosen.name}", seen)
 
 

@@ -15,6 +15,7 @@ from ladder.core.common.errors import LadderError
 from ladder.core.contract.ladder import find
 from ladder.core.show.pictures.drawing import MARGIN, WIDTH, Drawing
 from ladder.core.show.pictures.recording import WARPGROUP, Event, record
+from ladder.core.show.source_code import parse_shape
 
 KINDS = {  # of spans: what they mean, and the colour
     "copy": ("copy (thin bar: its start)", "orange"),
@@ -256,8 +257,9 @@ def draw(
 ) -> Drawing:  # fmt: skip
     """A row for the producer, each stage of the ring, each consumer warpgroup, the tensor cores."""
     durations = Durations(float(copy), float(product), float(store), float(softmax))
-    title = f"{op}, {find(op).rung(rung).name}"
-    return of_events(title, record(op, rung, dtype, shape), durations, int(cluster), float(until))
+    chosen, dims = find(op).rung(rung), parse_shape(find(op).op, shape)
+    events = record(op, chosen, dtype, dims)
+    return of_events(f"{op}, {chosen.name}", events, durations, int(cluster), float(until))
 
 
 def of_events(

@@ -26,6 +26,9 @@ KINDS = {  # of bars: what they mean, and the colour
     "returns": ("returns", "line"),
     "problem": ("the problem", "pale red"),
 }
+SHOWN = {  # the kinds of problems that the picture makes clear
+    *("race", "deadlock", "divergent barrier", "barrier misuse", "in flight", "cluster")
+}
 WAITS = ("waits", "meets", "waited", "joins")  # the events that are waits in the picture
 Row = tuple[int, int] | str  # a block and its warp, or the name of a barrier
 

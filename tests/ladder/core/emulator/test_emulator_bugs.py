@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from ladder.core.common.errors import CompileError, LadderError
-from ladder.core.emulator.emulated import Emulated, KernelError
+from ladder.core.emulator.emulated import Emulated
+from ladder.core.emulator.kernel import KernelError
 from ladder.core.emulator.toolchain import find_compiler
 from tests.ladder.emulation import array, line, run, rung, whole, zeros
 

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from ladder.core.common.errors import LadderError
-from ladder.core.emulator.emulated import Emulated, KernelError
+from ladder.core.emulator.emulated import Emulated
+from ladder.core.emulator.kernel import KernelError
 from tests.ladder.emulation import array, run, zeros
 
 pytestmark = pytest.mark.emulator

@@ -13,7 +13,7 @@ import pytest
 from ladder.core.common.errors import LadderError
 from ladder.core.contract.launch_plan import Launch
 from ladder.core.contract.rung_file import Rung
-from ladder.core.emulator.emulated import KernelError
+from ladder.core.emulator.kernel import KernelError
 from tests.ladder.emulation import array, bugs_in, line, short, zeros
 
 pytestmark = pytest.mark.emulator

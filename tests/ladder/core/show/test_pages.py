@@ -222,7 +222,7 @@ def test_new_numbers_are_seen_as_drift(site):
 @pytest.mark.emulator
 def test_counts_and_access_can_be_of_some_lines_only(site):
     some = 'layernorm.forward 1 shape="N=4 C=32" lines="mean[row] =|rstd[row] ="'
-    text = write(site, f"counts {some}", f"picture access {some}")
+    text = write(site, f"counts {some} dtype=float32", f"picture access {some}")
     assert "write `mean`" in text
     assert "write `rstd`" in text
     assert "`inp`" not in text
@@ -231,13 +231,13 @@ def test_counts_and_access_can_be_of_some_lines_only(site):
     assert "write mean" in picture
     assert "read inp" not in picture
     with pytest.raises(LadderError, match=r"rung 2 .*zzz"):
-        write(site, "counts start.add 2 lines=zzz")
+        write(site, "counts start.add 2 dtype=float32 shape= lines=zzz")
 
 
 @pytest.mark.emulator
 def test_counts_and_access_pictures_are_made_once(site, monkeypatch):
-    shape = 'shape="N=1024"'
-    text = write(site, f"counts start.add 2 {shape}", f"picture access start.add 2 {shape}")
+    counts = "counts start.add 2 dtype=float32 shape=N=1024 lines="
+    text = write(site, counts, 'picture access start.add 2 shape="N=1024"')
     assert "| read `a` |" in text
     assert (site / "doc" / "img" / "access-start-add-2-shape-n-1024.svg").exists()
 
@@ -266,8 +266,7 @@ def test_a_request_that_is_not_understood_is_refused_with_its_place(site, reques
 
 @pytest.mark.emulator
 def test_how_often_a_load_is_used_is_counted(site):
-    shape = 'shape="N=32 C=32 OC=32"'
-    text = write(site, f"reuse matmul.forward 1 2 {shape}")
+    text = write(site, 'reuse matmul.forward 1 2 dtype=float32 shape="N=32 C=32 OC=32"')
     # rung 1: of a warp, 2 loads for a multiply-add, 1 + 32 sectors for 64 FLOPs; and the bias
     loads, sectors = 2 * 32 + 1, 33 * 32 + 4
     assert f"| 1: one thread per output | {loads / 32:.1f} | {64 / sectors:.2f} |  |" in text
@@ -277,7 +276,7 @@ def test_how_often_a_load_is_used_is_counted(site):
 
 @pytest.mark.emulator
 def test_the_sectors_of_each_array_are_counted(site):
-    text = write(site, 'traffic start.add 2 3 shape="N=1024"')
+    text = write(site, 'traffic start.add 2 3 dtype=float32 shape="N=1024"')
     total = 3 * 1024 * 4 // 32  # of two inputs and an output, all of whose accesses are coalesced
     rows = re.findall(r"^\| [23]: .*", text, re.MULTILINE)
     assert len(rows) == 2

@@ -10,10 +10,10 @@ import pytest
 from matplotlib.figure import Figure
 
 from ladder.core.common.errors import LadderError
-from ladder.core.contract.ladder import find, ladders
+from ladder.core.contract.ladder import find
 from ladder.core.contract.op import DTYPES
 from ladder.core.emulator.emulated import Emulated
-from ladder.core.show import pages, pictures
+from ladder.core.show import pages, pictures, trace
 from ladder.core.show.pictures import (
     banks,
     charts,
@@ -112,8 +112,9 @@ def test_a_wait_that_allows_one_group_too_many_reads_tiles_that_have_not_arrived
 @pytest.mark.emulator
 def test_banks_agree_with_what_the_emulator_counts():
     """Rung 2 pads its tiles: a column of the tile is read in one wavefront."""
-    requests = banks.requests("matmul.forward", "2", "float32", "N=32 C=32 OC=32", "b[x][k]")
-    column = next(access for access in requests if access.buffer == "b")
+    ladder, dims = find("matmul.forward"), {"N": 32, "C": 32, "OC": 32}
+    report = trace.trace(ladder, ladder.rung("2"), "float32", dims)
+    column, *_ = banks.requests(report, ladder.rung("2"), "b[x][k]", "b")
     served = banks.wavefronts(column)
     assert len(served.passes) == served.ideal == 1
     assert sorted(lane for (lane,) in served.passes[0]) == list(range(32))
@@ -210,7 +211,8 @@ def test_fragments_are_those_of_ldmatrix_and_mma_sync(tmp_path):
 
 @pytest.mark.emulator
 def test_ping_pong_multiplies_for_one_tile_while_it_stores_another():
-    events = recording.record("matmul.forward", "16bit-16", "bfloat16", "N=256 C=256 OC=768")
+    rung, dims = find("matmul.forward").rung("16bit-16"), {"N": 256, "C": 256, "OC": 768}
+    events = recording.record("matmul.forward", rung, "bfloat16", dims)
     spans = timeline.Replay(events, 2, timeline.Durations(copy=5, product=2, store=2)).spans
 
     def of(kind, row):
@@ -272,10 +274,8 @@ def test_a_replay_that_cannot_go_on_says_so():
 
 @pytest.mark.emulator
 def test_in_a_cluster_each_row_is_asked_for_once_and_reaches_all_who_need_it():
-    shape = "N=256 C=256 OC=768"  # as for the timeline: recorded once
-    events = recording.record("matmul.forward", "16bit-16", "bfloat16", shape)
-    rung = ladders()["matmul.forward"].rung("16bit-16")
-    dims = {"N": 256, "C": 256, "OC": 768}
+    rung, dims = find("matmul.forward").rung("16bit-16"), {"N": 256, "C": 256, "OC": 768}
+    events = recording.record("matmul.forward", rung, "bfloat16", dims)
     seen = recording.copies(events, rung, "bfloat16", dims)
     first = [copy for copy in seen if copy.asks < 2 and copy.step == 0]
     for name, needed in (
@@ -295,11 +295,11 @@ def test_in_a_cluster_each_row_is_asked_for_once_and_reaches_all_who_need_it():
 @pytest.mark.emulator
 def test_links_carry_what_the_rungs_of_an_all_reduce_promise():
     """In vectors; 3 ranks: the floor is 4/3."""
-    shape = "R=3 N=3072"
-    vector = 3072 * 4
+    ladder, dims, vector = find("all_reduce.sum"), {"R": 3, "N": 3072}, 3072 * 4
 
-    def carried(rung):
-        vectors = links.crossed("all_reduce.sum", rung, "float32", shape) / vector
+    def carried(which):
+        given = ladder, ladder.rung(which), "float32", dims
+        vectors = links.crossed(trace.trace(*given, keep=trace.ALL), *given) / vector
         assert vectors.sum(axis=0) == pytest.approx(vectors.sum(axis=1))  # what goes in comes out
         return vectors
 

@@ -10,7 +10,8 @@ import pytest
 
 from ladder.core.common.errors import LadderError
 from ladder.core.emulator import report as reports
-from ladder.core.emulator.emulated import Emulated, KernelError
+from ladder.core.emulator.emulated import Emulated
+from ladder.core.emulator.kernel import KernelError
 from ladder.core.show.pictures import waits
 from ladder.core.verify import sandbox
 from tests.ladder.emulation import line, run, rung, zeros

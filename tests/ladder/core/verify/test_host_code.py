@@ -152,8 +152,8 @@ def test_counts_go_by_the_kernels_names(written, capsys):
     ref, path = written("ref.py", CENTERED), written("mine.cu", text)
     assert "byte 4 of sum" in str(checked(ref, path, shapes=FEW))
     path.write_text(SOLVE)
-    limit = ["--shape", "N=2", "--unconfined", "--at-most", "sectors of A=9"]
-    assert main(["check", str(path), "--reference", str(ref), *limit]) == 2
+    command = ["check", str(path), "--reference", str(ref), "--shape", "N=2", "--unconfined"]
+    assert main([*command, "--at-most", "sectors of A=9"]) == 2
     assert re.search(" A .* from, part, sum, to$", capsys.readouterr().err)
-    assert main(["check", str(path), "--reference", str(ref), "--format", "json"]) == 0
+    assert main([*command, "--format", "json"]) == 0
     assert json.loads(capsys.readouterr().out)[0]["passed"]
