@@ -89,6 +89,7 @@ def verdicts(content):
     ]
 
 
+@pytest.mark.costly
 @pytest.mark.emulator
 def test_it_runs_from_top_to_bottom(executed):
     for cell in code_cells(executed):

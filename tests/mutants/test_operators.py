@@ -81,6 +81,7 @@ def test_the_shares_are_all_mutants_together():
     assert [str(m) for m in share(mutants, 7, 5)] == [str(m) for m in shares[2]]
 
 
+@pytest.mark.slow
 def test_what_is_listed_as_equivalent_is_a_mutant_and_has_a_reason():
     listed = read(EQUIVALENT, ("same",))
     rungs = {(one.op, of.id) for one in listed for of in find(one.op).rungs if of.path == one.path}

@@ -152,6 +152,7 @@ def test_a_step_after_a_break_is_timed_from_its_own_start(clocked):
     assert [step.ms for step in take(stepper, 3, start=5)] == pytest.approx([ms] * 3, rel=1e-2)
 
 
+@pytest.mark.slow
 def test_a_host_that_is_slower_than_the_device_counts_in_full(clocked):
     stepper, ms = clocked()
     take(stepper, 4)

@@ -58,6 +58,7 @@ def test_the_loss_falls_and_validation_frames_the_run(tmp_path):
     assert f"{before:.4f} -> {after:.4f}" in screen
 
 
+@pytest.mark.slow
 def test_one_batch_can_be_memorized(tmp_path):
     run(tmp_path, steps=150, overfit=True, lr=2e-2, sequence=8)
     course = losses(tmp_path / "run")
@@ -74,6 +75,7 @@ def test_accumulated_micro_batches_are_the_larger_batch(tmp_path):
     np.testing.assert_allclose(whole["wpe"], parts["wpe"], atol=2e-3)
 
 
+@pytest.mark.slow
 def test_a_resumed_run_continues_bit_for_bit(tmp_path):
     model = save_model(tmp_path / "dropping", dropout=0.2)
     common = {
@@ -301,6 +303,7 @@ def test_a_resumed_run_does_not_need_the_model_it_began_with(tmp_path):
     assert outcome.status == 0
 
 
+@pytest.mark.slow
 def test_a_plot_that_cannot_be_written_is_one_line(tmp_path):
     (tmp_path / "run" / "loss.png").mkdir(parents=True)
     with pytest.raises(LadderError, match=r"/loss.png: Is a directory"):
@@ -525,6 +528,7 @@ def test_the_logs_are_llmcs_lines_and_json_ones(tmp_path):
     assert 0 < train["roof_share"] < 1
 
 
+@pytest.mark.slow
 def test_samples_and_the_plot_appear(tmp_path):
     _, screen = run(tmp_path, steps=2, sample_every=1, sample_tokens=5, prompt="ROMEO", plot=True)
     samples = [e["sample"] for e in logs.read(tmp_path / "run" / "log.jsonl") if "sample" in e]
@@ -606,6 +610,7 @@ def test_kernels_train_in_float16_too(tmp_path):
     assert_near_the_reference(tmp_path, "fp16", rungs="naive")
 
 
+@pytest.mark.costly
 @pytest.mark.emulator
 @needs_compiler
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])

@@ -61,6 +61,7 @@ def test_what_stream_k_shares(left, share, line):
     assert tiles.stream_k(left, 64, SMS) == (share, line)
 
 
+@pytest.mark.slow
 @given(SIZES, SIZES, st.integers(1, 200))
 def test_stream_k_has_a_block_for_every_step(left, steps, blocks):
     assume(left < blocks)

@@ -85,6 +85,7 @@ def seconds_of(program, raised):
     return sum(1e-6 if call.op in raised else SLOW.get(call.op, 10e-6) for call in calls)
 
 
+@pytest.mark.slow
 def test_ops_are_raised_one_by_one_the_slowest_first(gpu, tmp_path):
     result = climb.measure(config(rungs="best", fuse="all"), Display(Console(quiet=True), 0))
     shape = registry.SIZES["d2"].config.with_vocab(GPT2Tokenizer.vocab)
@@ -154,6 +155,7 @@ def parser_with_defaults(*names, parser_of=step_timing.parser_of):
     return parser
 
 
+@pytest.mark.slow
 def test_the_profile_adds_up_and_is_drawn(gpu, tmp_path):
     result, _ = profile.measure(config(rungs="naive"))
     program = build(registry.SIZES["d2"].config.with_vocab(GPT2Tokenizer.vocab), 2, 5)
@@ -257,6 +259,7 @@ def test_joules_are_power_times_time(gpu, monkeypatch):
     assert sum(row["joules"] for row in result["ops"]) == pytest.approx(joules)
 
 
+@pytest.mark.slow
 def test_every_measurement_has_a_file_of_its_own(gpu, tmp_path, monkeypatch):
     files = [tmp_path / name / "rungs.json" for name in ("a", "b")]
     for number, path in enumerate(files, 1):

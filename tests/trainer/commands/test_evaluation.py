@@ -222,6 +222,7 @@ def test_without_the_benchmark_a_run_says_so_and_goes_on(tmp_path, hellaswag, mo
 # The command
 
 
+@pytest.mark.slow
 def test_the_loss_of_a_model_is_that_of_its_runs_validation(tmp_path, capsys):
     outcome, _ = run(tmp_path, keep_model=True, val_batches=-1, batch=10, steps=2)
     words = ["loss", "-e", str(outcome.directory), "--device", "cpu", "-b", "40"]

@@ -54,6 +54,7 @@ def test_several_runs_are_drawn_into_one_picture_and_compared(tmp_path, monkeypa
     assert not drawn["low"].ms and "ms/step" not in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_picture_that_plot_did_not_draw_is_kept(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     made = [str(make_run(tmp_path / name, [4.5, 4.25])) for name in ("one", "two")]

@@ -81,6 +81,7 @@ def real(tmp_path):
     return tmp_path / "data"
 
 
+@pytest.mark.slow
 @needs_data
 def test_tinyshakespeare_has_llmcs_tokens_exactly(real):
     prepared = prepare("tinyshakespeare", real)
@@ -94,6 +95,7 @@ def test_tinyshakespeare_has_llmcs_tokens_exactly(real):
     assert "".join(decode_stream(prepared.tokenizer, everything[everything != 50256])) == text
 
 
+@pytest.mark.slow
 @needs_data
 def test_tinyshakespeare_has_nanogpts_characters_exactly(real):
     prepared = prepare("tinyshakespeare", real, "chars")

@@ -273,6 +273,7 @@ def test_a_rung_of_an_op_that_is_fused_away_is_refused_with_the_flag(tmp_path):
         open_run(Flags(**settings(tmp_path, rung={"residual.forward": "1"}, **flags)))
 
 
+@pytest.mark.costly
 @pytest.mark.emulator
 @pytest.mark.parametrize(
     ("recompute", "dtype", "tolerance"), [(2, "fp32", 1e-5), (0, "bf16", 5e-3)]

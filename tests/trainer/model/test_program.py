@@ -76,6 +76,7 @@ def losses_and_gradients(dropout, recompute=0, fusions=()):
     return seen | {name: engine.read("d" + name) for name in PARAMETERS}
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("dropout", [0.0, 0.2])
 @pytest.mark.parametrize("recompute", [0, 2])
 @pytest.mark.parametrize("fusions", FUSED, ids="+".join)

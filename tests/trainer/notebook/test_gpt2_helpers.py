@@ -93,6 +93,7 @@ def cell_of(exercise):
     return source
 
 
+@pytest.mark.slow
 def test_the_orders_that_the_fold_calls_right_are_right(capsys):
     text = cell_of("Exercise 1: the order of the backward pass")
     (order,) = re.findall(r"<summary>Solution</summary>\n\n```\n(.*?)\n```", text, re.DOTALL)
@@ -129,6 +130,7 @@ def test_what_is_amiss_in_an_order_is_named(change, advice, capsys):
     assert said.startswith("✗") and advice in " ".join(said.split())
 
 
+@pytest.mark.slow
 def test_the_order_in_the_notebook_is_a_wrong_one_of_the_right_calls(capsys):
     given = re.search(r'r"""(.*?)"""', cell_of("check_order(MINE)"), re.DOTALL).group(1)
     assert sorted(given.strip().splitlines()) == sorted(exercises.mlp_backward())

@@ -129,6 +129,7 @@ def test_a_run_goes_on_bit_for_bit_on_as_many_ranks_and_nearly_on_others(tmp_pat
         np.testing.assert_allclose(course(folder), course(tmp_path / "run2"), rtol=tolerance)
 
 
+@pytest.mark.slow
 def test_ranks_share_moments_and_masters_and_the_memory_table_says_so(tmp_path):
     whole = build(SHAPE, 2, 16)
     shares = [build(SHAPE, 2, 16, sharding=Sharding(rank, 3, 1)) for rank in range(3)]
@@ -215,6 +216,7 @@ def test_updates_are_skipped_on_all_ranks_or_on_none(tmp_path, monkeypatch):
     assert other == (skipped, scale, weights)
 
 
+@pytest.mark.slow
 def test_before_a_sample_of_rank_0_all_ranks_wait_for_the_step_under_way(tmp_path, monkeypatch):
     monkeypatch.setattr(Cpu, "asynchronous", True)  # so steps overlap
     samples = {"sample_every": 1, "sample_tokens": 2, "checkpoint_every": 0}

@@ -143,6 +143,7 @@ def test_the_second_process_with_the_same_rank_is_refused(tmp_path):
     assert all(re.match("rank 1 .*; .* 0 to 2", said) for said in outcomes.values())
 
 
+@pytest.mark.slow
 def test_two_ranks_0_in_one_folder_are_refused(tmp_path):
     first, _ = launches(tmp_path)
     outcomes = meet_all([first, first])

@@ -226,6 +226,7 @@ def test_with_more_tokens_gradients_are_exchanged_later_and_more_at_once(
     assert early == sorted(attention[::-1][::layers]) and end == len(program.backward)
 
 
+@pytest.mark.slow
 def test_rounding_at_random_draws_the_same_words_on_any_number_of_ranks(folder):
     """Without gradients, weight decay alone moves the weights: only rounding could differ."""
     how = {"stochastic_rounding": True, "dloss": np.zeros(1), "lr": 0.1, "total_tokens": 192}

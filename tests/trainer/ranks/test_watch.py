@@ -142,6 +142,7 @@ def test_what_waits_for_others_or_may_take_any_time_does_not_hang(three):
     assert ended.empty()
 
 
+@pytest.mark.slow
 def test_long_work_in_parts_does_not_hang_and_a_part_that_does_is_named(three):
     """Rank 0 saves, and the others are already in the next step."""
     groups, ended = three

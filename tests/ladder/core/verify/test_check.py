@@ -298,6 +298,7 @@ def test_large_inputs_repeat_whole_rows_with_what_belongs_to_them(monkeypatch, n
     assert len(np.unique(values["dout"])) == 1001, "what is left out is repeated number by number"
 
 
+@pytest.mark.slow
 def test_a_shape_for_a_tile_heuristic_runs_on_a_gpu_of_its_size():
     """Of the rungs that name it, and of no others."""
     ladder, device = find("matmul.backward_weight"), emulated.Emulated()
