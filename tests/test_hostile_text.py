@@ -92,6 +92,7 @@ def test_a_comment_without_an_end_is_read_once(tmp_path):
     assert len(code_identity(find_rung("gelu.forward", path))) == 16
 
 
+@pytest.mark.slow
 @fast
 @given(st.lists(st.one_of(st.sampled_from(FLAGS), WORDS), max_size=5))
 def test_a_command_line_of_the_trainer_is_understood_or_refused(words):

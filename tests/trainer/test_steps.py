@@ -189,6 +189,7 @@ def test_validation_overlaps_too_and_is_the_same(tmp_path, loader):
     assert later.engine.device.waits == 5
 
 
+@pytest.mark.slow
 def test_a_whole_run_logs_the_same_lines_in_the_same_order(tmp_path, monkeypatch):
     """Validations, samples and checkpoints see the weights of their step, and no step is lost."""
     every = {"val_every": 2, "sample_every": 3, "checkpoint_every": 2, "sample_tokens": 4}

@@ -421,6 +421,7 @@ def test_steps_that_are_not_finite_can_be_skipped_without_a_trace(tmp_path, monk
     assert checkpoint.load(tmp_path / "run", 3)[1]["stepper"]["updates"] == 2
 
 
+@pytest.mark.slow
 def test_an_outlying_loss_makes_no_update(tmp_path, monkeypatch):
     change_loss(monkeypatch, 140, lambda loss: loss + 100)
     run(tmp_path, steps=142, loss_outlier=5.0, batch=1, sequence=8)
@@ -539,6 +540,7 @@ def test_samples_and_the_plot_appear(tmp_path):
     assert png.startswith(b"\x89PNG") and len(png) > 5000
 
 
+@pytest.mark.slow
 def test_sampling_does_not_change_the_training(tmp_path):
     run(tmp_path, output=str(tmp_path / "with"), sample_every=1, val_every=1)
     run(tmp_path, output=str(tmp_path / "without"))

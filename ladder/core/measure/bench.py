@@ -7,6 +7,7 @@ After a rung was timed, its result is checked on the same buffers. A time below 
 (ladder/core/measure/roofline.py) is an error: the kernel skipped work, or the timing is wrong.
 """
 
+import contextlib
 import datetime
 import functools
 import importlib.metadata
@@ -285,10 +286,11 @@ def today() -> str:
 
 def software() -> dict[str, str]:
     """The versions of the installed software that a measurement depends on."""
-    installed = {d.name: d.version for d in importlib.metadata.distributions()}
-    names = ("numpy", "torch", "triton")
-    packages = {name: installed[name] for name in names if name in installed}
-    return {"python": platform.python_version(), **packages}
+    versions = {"python": platform.python_version()}
+    for name in ("numpy", "torch", "triton"):
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            versions[name] = importlib.metadata.version(name)
+    return versions
 
 
 def commit() -> str | None:

@@ -94,6 +94,7 @@ def alone(tmp_path, monkeypatch):
     monkeypatch.setattr(hub, "pyarrow_parquet", lambda: Lines)
 
 
+@pytest.mark.slow
 def test_documents_come_in_the_order_of_files_and_rows_from_any_position(tmp_path, monkeypatch):
     with hub_of(monkeypatch, "someone/texts", FILES) as server:
         every = list(documents(TEXT, "texts", "train", tmp_path))

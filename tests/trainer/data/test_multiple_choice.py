@@ -90,6 +90,7 @@ def test_a_token_beyond_the_vocabulary_is_named(tmp_path):
         read(tmp_path / "x.bin", GOOD, vocab=257)
 
 
+@pytest.mark.slow
 @given(st.one_of(st.binary(max_size=1200), damaged(GOOD)))
 def test_fuzzed_files_are_examples_or_refused_by_name(tmp_path_factory, content):
     path = tmp_path_factory.getbasetemp() / "fuzzed_examples.bin"

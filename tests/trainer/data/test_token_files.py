@@ -109,6 +109,7 @@ def test_a_header_that_promises_much_allocates_nothing(tmp_path):
 GOOD = header(20240520, 1, 40) + np.arange(40, dtype="<u2").tobytes()
 
 
+@pytest.mark.slow
 @given(st.one_of(st.binary(max_size=1200), damaged(GOOD)), st.booleans())
 def test_fuzzed_files_load_whole_or_are_refused_by_name(tmp_path_factory, content, shuffle):
     path = tmp_path_factory.getbasetemp() / "fuzzed.bin"

@@ -208,6 +208,7 @@ def test_export_writes_what_load_reads(tmp_path):
         np.testing.assert_array_equal(again[name], ours[name], err_msg=name)
 
 
+@pytest.mark.slow
 def test_loading_and_exporting_hold_about_one_tensor(tmp_path):
     config = GPT2Config(context=64, vocab=2000, padded_vocab=2048, layers=8, heads=4, channels=256)
     ours = parameters(config)

@@ -46,6 +46,7 @@ def test_ranks_leave_the_model_that_they_share(tmp_path):
         np.testing.assert_allclose(two[key], array, atol=2 * flags["lr"])
 
 
+@pytest.mark.slow
 def test_the_model_before_is_kept_beside_it_and_no_model_means_none(tmp_path):
     folder = tmp_path / "run"
     run(tmp_path, keep_model=False)

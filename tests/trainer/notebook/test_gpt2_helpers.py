@@ -111,6 +111,7 @@ def test_a_weight_gradient_after_the_stream_has_changed_is_wrong():
     assert set(exercises.wrong_gradients(order)) == {"fcprojw"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "advice"),
     [

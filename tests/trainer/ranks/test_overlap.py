@@ -116,6 +116,7 @@ def test_exchanges_beside_and_behind_give_the_same_bits(
     assert train(folder, ranks, **KINDS[kind]) == behind
 
 
+@pytest.mark.slow
 def test_what_does_not_wait_for_an_exchange_is_seen(folder, as_late_as_allowed, monkeypatch):
     right = train(folder, 2, steps=1)
     as_late_as_allowed()

@@ -130,6 +130,7 @@ def test_the_rank_that_holds_up_the_others_is_named(three, behind):
     assert messages == {1: None, 2: None}
 
 
+@pytest.mark.slow
 def test_what_waits_for_others_or_may_take_any_time_does_not_hang(three):
     """Nor do those that are further, and wait for a rank that may take any time."""
     groups, ended = three

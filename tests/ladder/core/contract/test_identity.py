@@ -102,6 +102,7 @@ def test_code_and_launch_change_the_identity(edited, change):
     assert code_identity(edited(*change)) != before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "header, old, new, touched",
     [

@@ -267,6 +267,7 @@ def forget(peers, number, count):
     peers._meet = meet
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_weights_are_right_in_every_order(ranks):
     assert all(train(ranks, seed) for seed in range(30))

@@ -39,6 +39,7 @@ def compiled(tmp_path, monkeypatch):
     return rung, compiler.compile_cubin(rung, {}, DTYPES["float32"], "sm_90a")
 
 
+@pytest.mark.slow
 def test_instructions_know_their_line_even_from_a_header(compiled):
     rung, cubin = compiled
     code = sass.instructions(cubin, rung.path)

@@ -29,6 +29,7 @@ def test_changed_inputs_show_the_condition_of_every_row_of_two():
     assert np.all(probs.tolerance > LAMBDA * np.sqrt(probs.terms) * change[:, None])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", [NORMAL, "large mean"])
 @pytest.mark.parametrize("C", [2, 3, 768])
 def test_a_layernorm_in_float32_is_within_the_tolerance(C, case):
