@@ -7,6 +7,9 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
+pytestmark = pytest.mark.slow  # they read every file
 ROOT = Path(__file__).parents[1]
 TOPS = ("ladder", "reference", "trainer")
 LAYER = "ladder/<layer>"  # the row for each folder that holds an ops.py

@@ -62,6 +62,7 @@ def test_it_checks_kernels_on_the_emulator(files):
     assert call(files, "--device", "emulated", "--rungs", "naive") == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("at", "name"),
     [

@@ -71,6 +71,7 @@ def test_its_gradients_are_the_derivative_of_the_loss(dropout):
 RELU = ("matmul_relu",), ("matmul_relu_backward",), ("matmul_relu", "matmul_relu_backward")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("recompute", [0, 2])
 @pytest.mark.parametrize("fusions", RELU, ids="+".join)
 def test_fusing_the_relu_changes_no_bit_of_losses_and_gradients(fusions, recompute):

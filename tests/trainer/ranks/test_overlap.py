@@ -124,6 +124,7 @@ def test_what_does_not_wait_for_an_exchange_is_seen(folder, as_late_as_allowed, 
     assert train(folder, 2, steps=1) != right
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("overlap", [False, True])
 @pytest.mark.parametrize("zero", [0, 1])
 def test_a_step_exchanges_once_whatever_it_accumulates(folder, monkeypatch, zero, overlap):

@@ -114,6 +114,7 @@ def three(monkeypatch):
         group._watch._leaving.set()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("behind", [0, 2])
 def test_the_rank_that_holds_up_the_others_is_named(three, behind):
     """They wait in a place behind it, inside a GPU's kernel, or in an exchange."""
