@@ -110,6 +110,7 @@ def test_colabs_notebook_sets_itself_up_without_a_virtual_environment(tmp_path):
         assert "named by --rung" in run.stdout
 
 
+@pytest.mark.costly
 @pytest.mark.slow
 def test_an_error_with_a_remedy_comes_without_a_traceback(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(pages.ROOT))

@@ -118,6 +118,7 @@ LAUNCHERS = {
 }
 
 
+@pytest.mark.costly
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("script", "launcher", "settings"),

@@ -66,6 +66,7 @@ def score(mutants):
     return sum(verdict.status == "caught" for verdict in made) / len(made)
 
 
+@pytest.mark.costly
 @pytest.mark.emulator
 @pytest.mark.parametrize("kind", CLASSES)
 def test_a_sample_of_the_planted_bugs_is_caught_with_a_line(kind):

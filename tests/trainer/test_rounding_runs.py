@@ -37,6 +37,7 @@ EMULATED = pytest.param(
 )
 
 
+@pytest.mark.costly
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("device", "rounding"), [("cpu", OWN_MASTERS), ("cpu", WITH_MASTERS), EMULATED]

@@ -115,6 +115,7 @@ WITH_64_LANES = [
 ]
 
 
+@pytest.mark.costly
 @pytest.mark.emulator
 @pytest.mark.parametrize(("ladder", "rung", "dtype"), WITH_64_LANES[::90])
 def test_a_rung_for_amd_is_right_in_every_order_of_64_lanes_and_has_no_race(ladder, rung, dtype):

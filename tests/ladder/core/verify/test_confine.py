@@ -154,6 +154,7 @@ def test_where_nothing_confines_it_a_file_needs_a_word_of_the_user(
     assert answer or "--unconfined" in said
 
 
+@pytest.mark.costly
 @confined
 def test_limits_of_a_file_are_counted_where_it_can_do_no_harm(tmp_path, capsys):
     limit = "sectors=1000,barriers=4"  # for barriers, it is compiled again

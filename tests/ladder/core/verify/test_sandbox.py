@@ -61,6 +61,7 @@ def test_a_loop_without_end_is_stopped(device_name):
     assert time.monotonic() - start < 30
 
 
+@pytest.mark.costly
 def test_a_slow_kernel_is_told_how_far_its_check_came_and_not_that_it_is_endless(monkeypatch):
     monkeypatch.setattr(sandbox, "LEAST_SECONDS", 1.0)  # for a check of 5 s
     loop = "for (int i = 0; threadIdx.x == 0 && i < 10000000; i++) x = x * 1664525 + 1013904223;"
