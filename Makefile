@@ -38,13 +38,13 @@ data: $(VENV)/.data  ## prepare a text or a benchmark: make data NAME=tinystorie
 	@$(RUN) -m trainer prepare $(NAME) $(ARGS)
 
 test: $(VENV)/.test  ## run the tests; no GPU needed, the same ones use a GPU where there is one
-	@$(RUN) -m pytest --numprocesses $(TEST_PROCESSES) --every 8 -m "not (sweep or site)" $(ARGS)
+	@$(RUN) -m pytest --numprocesses $(TEST_PROCESSES) --every 16 -m "not (sweep or site)" $(ARGS)
 
 sweep: $(VENV)/.test  ## every rung at every shape, every planted bug, every notebook: most of an hour
 	@$(RUN) -m pytest --numprocesses $(TEST_PROCESSES) -m sweep $(ARGS)
 
 check: lint  ## what to run before each commit: style, types and the fast tests, in a minute
-	@$(RUN) -m pytest --numprocesses $(TEST_PROCESSES) --every 8 -m "not (slow or emulator or nvrtc or gpu or torch or sweep or site)" $(ARGS)
+	@$(RUN) -m pytest --numprocesses $(TEST_PROCESSES) --every 16 -m "not (slow or emulator or nvrtc or gpu or torch or sweep or site)" $(ARGS)
 
 lint: $(VENV)/.test  ## check format, style and types
 	@$(RUN) -m ruff format --check . && $(RUN) -m ruff check .

@@ -343,6 +343,7 @@ def test_a_coalesced_kernel_is_not_told_to_coalesce(capsys, monkeypatch):
     assert "Access each element once." in said and "Coalesce" not in said
 
 
+@pytest.mark.costly
 @pytest.mark.emulator
 def test_a_limit_on_machine_code_says_where_it_is_not_counted(capsys, monkeypatch):
     monkeypatch.setattr(notebook, "default_device", lambda: "emulated")

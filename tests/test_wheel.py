@@ -86,6 +86,7 @@ def test_it_has_every_rung(run):
     assert listed == [f"{op} {rung.id}" for op, it in ladders().items() for rung in it.rungs]
 
 
+@pytest.mark.costly
 def test_a_rung_and_a_strangers_file_are_shown_checked_and_traced(run, tmp_path):
     def ladder(*words, status=0):
         return run("-m", "kernel_ladder.ladder", *words, status=status)
@@ -100,6 +101,7 @@ def test_a_rung_and_a_strangers_file_are_shown_checked_and_traced(run, tmp_path)
     assert "passed" in ladder("check", "mine.cu", "--reference", "ref.py")
 
 
+@pytest.mark.costly
 def test_it_trains(run):
     words = "-e char --dataset play --tokenizer bytes -b 1 -t 32 -x 2 -v 1 -m 1 -s 0 --no-plot"
     words = ["-m", "kernel_ladder.trainer", *words.split(), "--device", "cpu"]

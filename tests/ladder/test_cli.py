@@ -149,6 +149,7 @@ def test_json_is_a_list_and_the_status_is_that_of_text(tmp_path, capsys):
     assert {"inp", "out"} <= {count["buffer"] for count in counts}
 
 
+@pytest.mark.costly
 @pytest.mark.slow
 def test_bench_on_the_cpu_says_how_long_it_takes_or_refuses(capsys):
     words = ["bench", "softmax.forward", "0", "--device", "cpu", "--dtype", "fp32"]

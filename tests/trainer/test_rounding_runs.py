@@ -54,6 +54,7 @@ def test_a_resumed_run_is_the_same_to_the_bit(tmp_path, device, rounding):
     assert_same(parameters(tmp_path / "run", 2), parameters(tmp_path / "straight", 2))
 
 
+@pytest.mark.costly
 @pytest.mark.emulator
 @needs_compiler
 def test_without_masters_the_losses_stay_near_those_with_them(tmp_path):

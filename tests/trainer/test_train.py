@@ -606,6 +606,7 @@ def assert_near_the_reference(tmp_path, dtype, **kernels):
     np.testing.assert_allclose(coarse, exact, rtol=1e-5 if dtype == "fp32" else 5e-3)
 
 
+@pytest.mark.costly
 @pytest.mark.emulator
 @needs_compiler
 def test_kernels_train_in_float16_too(tmp_path):

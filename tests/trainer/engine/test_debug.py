@@ -68,6 +68,7 @@ FAULT = """\
     out[i] ="""
 
 
+@pytest.mark.costly
 @pytest.mark.emulator
 @needs_compiler
 def test_a_kernel_that_faults_after_some_steps_is_named_with_the_checkpoint(tmp_path):

@@ -51,6 +51,7 @@ def test_small_additions_are_lost_in_bfloat16_and_not_in_a_master_copy():
 # ---- a small run --------------------------------------------------------------------------------
 
 
+@pytest.mark.costly
 @pytest.mark.slow
 def test_a_run_learns_and_writes_the_same_text_each_time(start, shown):
     run = start(steps=20)

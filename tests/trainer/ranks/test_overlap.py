@@ -99,6 +99,7 @@ def cut_as_for_overlap(config, backward, sharding):
 KINDS = {"-z 1": {}, "-z 0": {"zero": 0}, "-z 1 -r 2": {"recompute": 2}}
 
 
+@pytest.mark.costly
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("ranks", [3, pytest.param(4, marks=pytest.mark.sweep)])

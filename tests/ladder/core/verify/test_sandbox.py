@@ -47,6 +47,7 @@ def test_a_sound_kernel_passes_from_source_and_from_a_path(tmp_path, device_name
     assert check(path, device_name).outcomes == report.outcomes
 
 
+@pytest.mark.costly
 def test_a_loop_without_end_is_stopped(device_name):
     # On the emulator a launch is stopped by its own time limit too; this one comes first.
     source = replaced(
@@ -181,6 +182,7 @@ def test_a_child_that_dies_without_an_answer_is_described(tmp_path, monkeypatch)
         sandbox.in_child("check", request, 20)
 
 
+@pytest.mark.costly
 def test_the_kernel_of_the_page_on_adding_a_rung_does_what_the_page_says():
     doc = pages.ROOT / "doc"
     page = (doc / "adding_a_rung.md").read_text(encoding="utf-8")
