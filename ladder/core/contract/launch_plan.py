@@ -27,11 +27,12 @@ FLAG = "flag"  # a uint32 of Scratch that is 0 before the first call, and kept f
 MOST_BLOCKS = (2**31 - 1, 65535, 65535)
 MOST_THREADS = (1024, 1024, 64)  # and 1024 in all
 SIZES_HERE = ", and here "  # in a refusal, between what the rung needs and this call's sizes
+_LIST_ENDS = r"(?<![,\s])\s*"  # without the comma that Python allows behind a list
 _LAUNCH = re.compile(r"(\w+)\s*<<<(.*)>>>(?:\s*if\s+(.+))?")
 _NAME = r"[A-Za-z_]\w*"
 _DEFINE = re.compile(rf"({_NAME}(?:\s*,\s*{_NAME})*)\s*=([^=].*)")
-_SCRATCH = re.compile(rf"(real|u?int32|float32|{FLAG})\s+({_NAME})\s*\[(.+)\]")
-_TILE = re.compile(rf"({_NAME})\s*\[(.+)\]")
+_SCRATCH = re.compile(rf"(real|u?int32|float32|{FLAG})\s+({_NAME})\s*\[(.+){_LIST_ENDS}\]")
+_TILE = re.compile(rf"({_NAME})\s*\[(.+){_LIST_ENDS}\]")
 _ARG = re.compile(rf"({_NAME})\s*=\s*({_NAME})")
 _GENERATIONS = {"sm", "cdna", "rdna"}
 _OF_TARGET = {*_GENERATIONS, "real", "warp", *REALS}  # conditions on architecture and type

@@ -269,9 +269,12 @@ def _attend(torch: Any, values: Values) -> None:
     """
     heads = _heads(values["qkv"], values["NH"])
     values["out"], values["lse"], *rest = _attention(torch, values["p"], *heads)
-    on_gpu = torch.cuda.is_available()
-    host = [on_gpu and torch.is_tensor(each) and not each.is_cuda for each in rest]
-    values["rest"] = [e.pin_memory() if h else e for e, h in zip(rest, host, strict=True)]
+    values["rest"] = [_pinned(torch, each) for each in rest]
+
+
+def _pinned(torch: Any, value: Any) -> Any:
+    on_host = torch.is_tensor(value) and torch.cuda.is_available() and not value.is_cuda
+    return value.pin_memory() if on_host else value
 
 
 # ---- decoding -----------------------------------------------------------------------------------

@@ -306,7 +306,8 @@ def in_child(task: str, request: Mapping[str, Any], seconds: float) -> dict[str,
         raise ChildDied(
             f"{path.name} was stopped after {seconds:g} s: a loop that does not end, or threads "
             "that wait for each other; 'python -m ladder check' takes --seconds for more time",
-            *(result, True),
+            result,
+            stopped=True,
         )
     if result is None or "next" in result:
         raise ChildDied(_cause_of_death(path.name, child.returncode, said), result)
