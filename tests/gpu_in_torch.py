@@ -1,6 +1,6 @@
 """Our kernels inside PyTorch on a GPU, beside PyTorch's own.
 
-    python -m tests.gpu_in_torch steps    # GPT-2: the gradient of every parameter
+    python -m tests.gpu_in_torch steps    # GPT-2: the gradient of every parameter, and AdamW
     python -m tests.gpu_in_torch times    # training steps in turn: trainer, swapped, torch.compile
 
 `steps` compares with PyTorch in float32, and waits for the GPU only at the end; it exits with
@@ -47,8 +47,13 @@ except ImportError:
     transformers = None
 
 TOLERANCE = {"fp32": 1e-4, "bf16": 3e-2}
-COMPILED = ("default", "reduce-overhead", "max-autotune-no-cudagraphs", "default in a graph")
-Model = tuple[Callable[..., torch.Tensor], dict[str, torch.Tensor]]  # loss of tokens, parameters
+LOSS_TOLERANCE = {"fp32": 1e-4, "bf16": 1e-2}
+UPDATES = 10
+MODES = ("default", "max-autotune-no-cudagraphs")
+COMPILED = ("reduce-overhead", *MODES, *(f"{mode} in a graph" for mode in MODES))
+OURS = ("ours", "ours in a graph", "ours, kl.AdamW", "ours, kl.AdamW in a graph")
+# The loss of tokens, parameters, and what kl.AdamW takes.
+Model = tuple[Callable[..., torch.Tensor], dict[str, torch.Tensor], Any]
 
 
 def main(argv: Sequence[str]) -> int:
@@ -57,7 +62,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("-e", "--model", default="gpt2", help="gpt2 or d6 ...")
     parser.add_argument("-b", "--batch", type=int, nargs="+", default=[4, 16, 64], help="of times")
     parser.add_argument("-t", "--sequence", type=int, default=1024)
-    parser.add_argument("--compiled", nargs="*", default=COMPILED[:2], choices=COMPILED)
+    parser.add_argument("--compiled", nargs="*", default=COMPILED[1:], choices=COMPILED)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--device", default="cuda", help="cpu for small sizes of steps")
     options = parser.parse_args(argv)
@@ -91,7 +96,8 @@ def model_of(shape: GPT2Config, device: str, ours: str | None, padded: bool = Fa
         model = transformers.GPT2LMHeadModel(config).to(device)
         if ours is not None:
             kl.swap(model, dtype=ours)
-        return lambda tokens: model(tokens, labels=tokens).loss, dict(model.named_parameters())
+        named = dict(model.named_parameters())
+        return lambda tokens: model(tokens, labels=tokens).loss, named, model
     weights, flat = weights_of(shape, device, vocab), {}
     for name, of in weights.items():
         flat |= {f"{name}.{i}": w for i, w in enumerate(of)} if isinstance(of, list) else {name: of}
@@ -103,20 +109,21 @@ def model_of(shape: GPT2Config, device: str, ours: str | None, padded: bool = Fa
             return swapped(tokens, targets, True)[0]
         return torch_gpt2.loss_of(torch_gpt2.logits_of(weights, tokens, shape.heads), targets)
 
-    return loss_of, flat
+    return loss_of, flat, swapped
 
 
 def steps(options: argparse.Namespace) -> int:
-    """Every gradient of three batches, by eager calls and by a graph's replays."""
+    """Every gradient of three batches, and the losses while AdamW trains on one, by eager calls
+    and by a graph's replays."""
     shape, wrong = shape_of(options), False
     batches = torch.randint(0, shape.vocab, (3, 4, options.sequence), device=options.device)
-    loss_of, parameters = model_of(shape, options.device, None)
+    loss_of, parameters, _ = model_of(shape, options.device, None)
     right = []
     for tokens in batches:
         loss = loss_of(tokens)
         right.append([loss.detach(), *torch.autograd.grad(loss, [*parameters.values()])])
     for dtype in TOLERANCE:
-        loss_of, parameters = model_of(shape, options.device, dtype)
+        loss_of, parameters, _ = model_of(shape, options.device, dtype)
         tokens = batches[0].clone()
 
         def step(loss_of: Any = loss_of, parameters: Any = parameters, tokens: Any = tokens) -> Any:
@@ -142,7 +149,26 @@ def steps(options: argparse.Namespace) -> int:
                 f"{'  WRONG' * bad}",
                 flush=True,
             )
+        pytorchs = losses_of(shape, batches[0], OURS[0], dtype)
+        for name in OURS[2:]:
+            losses = losses_of(shape, batches[0], name, dtype)
+            distance = float(((losses - pytorchs) / pytorchs).abs().max())
+            bad = not distance <= LOSS_TOLERANCE[dtype]
+            wrong |= bad
+            print(
+                f"{dtype} {name}: losses of {UPDATES} steps {distance:.1e} from those by "
+                f"torch.optim.AdamW{'  WRONG' * bad}",
+                flush=True,
+            )
     return int(wrong)
+
+
+def losses_of(shape: GPT2Config, tokens: torch.Tensor, name: str, dtype: str) -> torch.Tensor:
+    """While a model learns these tokens, from the fourth step on: `recorded` takes three."""
+    step = training_step(shape, tokens, name, dtype)
+    for _ in range(0 if tokens.is_cuda and name.endswith("in a graph") else 3):
+        step()
+    return torch.stack([step().clone() for _ in range(UPDATES)])
 
 
 # ---- times --------------------------------------------------------------------------------------
@@ -164,7 +190,7 @@ def times(options: argparse.Namespace) -> int:
         engine = job.engine()
         tokens = torch.randint(0, job.shape.vocab, (B, options.sequence), device="cuda")
         trainer = (lambda engine=engine: one_step(engine)), job.device.synchronize
-        for name in ("ours", "ours in a graph", *options.compiled):
+        for name in (*OURS, *options.compiled):
             step = None  # and so its memory is free
             gc.collect()
             torch._dynamo.reset()
@@ -174,13 +200,13 @@ def times(options: argparse.Namespace) -> int:
                 step = training_step(job.shape, tokens, name)
                 both = in_turn([trainer, (step, torch.cuda.synchronize)], options.rounds)
             except (LadderError, RuntimeError) as error:
-                print(f"B={B:2} {name:28} {str(error).splitlines()[0]}", flush=True)
+                print(f"B={B:2} {name:37} {str(error).splitlines()[0]}", flush=True)
                 continue
             size = torch.cuda.max_memory_allocated() / 2**30
             row = {"B": B, "T": options.sequence, "what": name, "ms": both[1]}
             rows[B, name] = row | {"trainer_ms": both[0], "gib": size, "date": str(date.today())}
             print(
-                f"B={B:2} {name:28} {both[1]:8.2f} ms, the trainer beside it {both[0]:8.2f}: "
+                f"B={B:2} {name:37} {both[1]:8.2f} ms, the trainer beside it {both[0]:8.2f}: "
                 f"{both[1] / both[0]:.3f} x, {size:.1f} GiB",
                 flush=True,
             )
@@ -192,27 +218,37 @@ def times(options: argparse.Namespace) -> int:
     return 0
 
 
-def training_step(shape: GPT2Config, tokens: torch.Tensor, name: str) -> Callable[[], Any]:
+def training_step(
+    shape: GPT2Config, tokens: torch.Tensor, name: str, dtype: str = "bf16"
+) -> Callable[[], torch.Tensor]:
     """Forward, backward, clipping and AdamW, fused; PyTorch's own under autocast, with the padded
-    vocabulary, which is faster."""
+    vocabulary, which is faster. Returns the loss."""
     ours, graph = name.startswith("ours"), name.endswith("in a graph")
-    loss_of, parameters = model_of(shape, "cuda", "bf16" if ours else None, padded=not ours)
+    device = tokens.device.type
+    loss_of, parameters, model = model_of(shape, device, dtype if ours else None, padded=not ours)
     if not ours:
         mode = name.removesuffix(" in a graph")
         loss_of = torch.compile(loss_of, mode=mode)
-    held = [*parameters.values()]
+    held, clipped = [*parameters.values()], "kl.AdamW" in name
     kinds = {"lr": LR, "betas": BETAS, "eps": EPS, "weight_decay": DECAY}
-    optimizer = torch.optim.AdamW(held, **kinds, fused=True, capturable=graph)
+    if clipped:
+        optimizer = kl.AdamW(model, **kinds, max_norm=CLIP)
+    else:
+        bare = {"params": [p for p in held if p.dim() == 1], "weight_decay": 0}
+        groups = [{"params": [p for p in held if p.dim() > 1]}, bare]
+        optimizer = torch.optim.AdamW(groups, **kinds, fused=True, capturable=graph)
 
-    def step() -> None:
-        with torch.autocast("cuda", torch.bfloat16, enabled=not ours, cache_enabled=not graph):
+    def step() -> torch.Tensor:
+        with torch.autocast(device, torch.bfloat16, enabled=not ours, cache_enabled=not graph):
             loss = loss_of(tokens)
         loss.backward()
-        torch.nn.utils.clip_grad_norm_(held, CLIP)
+        if not clipped:
+            torch.nn.utils.clip_grad_norm_(held, CLIP)
         optimizer.step()
         optimizer.zero_grad()
+        return loss.detach()
 
-    return recorded(step, "cuda") if graph else step
+    return recorded(step, device) if graph else step
 
 
 def in_turn(

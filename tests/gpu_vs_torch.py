@@ -100,7 +100,7 @@ def recorded(work: Callable[[], Any], device: str) -> Callable[[], Any]:
     with torch.cuda.graph(graph):
         result = work()
 
-    def replay() -> Any:
+    def replay(kept: Any = work) -> Any:  # the graph does not keep what it works on
         graph.replay()
         return result
 

@@ -42,6 +42,10 @@ class Layout:
     places: Mapping[str, tuple[Arena, int]]
     sizes: Mapping[Arena, int]
 
+    def bytes_of(self, kinds: Collection[str]) -> dict[Arena, int]:
+        """The bytes of each arena of these kinds."""
+        return {a: n * a[1].itemsize for a, n in self.sizes.items() if a[0] in kinds}
+
 
 def borrowed(program: Program, lender: Program) -> set[str]:
     """The buffers that a program uses of another one of the same model, instead of its own: its

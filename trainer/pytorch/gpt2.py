@@ -85,7 +85,7 @@ def swap(model: Any, **flags: Any) -> Any:
         loss, logits = ours(input_ids, labels, model.training)
         return CausalLMOutputWithCrossAttentions(loss=loss, logits=logits)
 
-    model.forward = torch.compiler.disable(forward)
+    model.forward, model.kernel_ladder = torch.compiler.disable(forward), ours
     return model
 
 
@@ -110,7 +110,17 @@ class GPT2:
         self.machine = open_machine(Flags(**{"device": device_name(gpu), **default, **flags}))
         if self.machine.choice.dtype == "fp16":
             raise LadderError("in fp16, gradients of the logits vanish: choose dtype='bf16'")
-        self._passes: dict[tuple[int, ...], _Passes] = {}
+        self.weights: Buffers | None = None
+        self.cast_at: list[int] | None = None  # versions of the parameters that AdamW has written
+        self._passes: dict[tuple[int, ...], Passes] = {}
+
+    def versions(self) -> list[int]:
+        """What changes when parameters are written in place."""
+        return [p._version for p in self.parameters]
+
+    def any_passes(self) -> "Passes":
+        """Those of a shape that was met: parameters and their update are the same at all."""
+        return next(iter(self._passes.values()))
 
     def __call__(
         self, tokens: Tensor, targets: Tensor | None = None, training: bool = False
@@ -129,7 +139,7 @@ class GPT2:
         if (shape := (*tokens.shape,)) not in self._passes:
             if place_of(tokens).recorded:
                 raise LadderError(f"call the model once at the shape {shape} before it is recorded")
-            self._passes[shape] = _Passes(self, *shape)
+            self._passes[shape] = Passes(self, *shape)
         passes = self._passes[shape]
         args = tokens, targets, training and self.config.has_dropout
         if torch.is_grad_enabled() and any(p.requires_grad for p in self.parameters):
@@ -141,14 +151,17 @@ class GPT2:
         return loss, logits
 
 
-class _Memory:
-    """The buffers of some kinds in one piece of PyTorch's memory, zeros at first."""
+class Buffers:
+    """The buffers of some kinds in one piece of PyTorch's memory: a new one of zeros, or the bytes
+    `given`."""
 
-    def __init__(self, passes: "_Passes", *kinds: str) -> None:
-        sizes = {a: n * a[1].itemsize for a, n in passes.layout.sizes.items() if a[0] in kinds}
-        size, where = sum(sizes.values()), passes.model.where
-        wide = torch.zeros(size // 8, dtype=torch.int64, device=where)  # quicker than bytes
-        self.bytes = wide.view(torch.uint8)
+    def __init__(self, passes: "Passes", *kinds: str, given: Tensor | None = None) -> None:
+        sizes = passes.layout.bytes_of(kinds)
+        if given is None:
+            size, where = sum(sizes.values()), passes.model.where
+            wide = torch.zeros(size // 8, dtype=torch.int64, device=where)  # quicker than bytes
+            given = wide.view(torch.uint8)
+        self.bytes = given
         arenas = {}
         for arena, piece in zip(sizes, self.bytes.split([*sizes.values()]), strict=True):
             arenas[arena] = as_array(piece.view(TORCH[arena[1]]), passes.device, arena[0])
@@ -162,12 +175,12 @@ class _Memory:
         return flat.view(array.shape)
 
 
-class _Passes:
+class Passes:
     """The passes of a model at one shape: parts of the trainer's program."""
 
     def __init__(self, model: GPT2, B: int, T: int) -> None:
         machine = model.machine
-        kernels = machine.choose(builder(model.config, T, master_weights=False), B)
+        kernels = machine.choose(builder(model.config, T), B)
         self.model, self.program, self.rungs = model, kernels.program, kernels.rungs
         self.device: Any = machine.device
         self.device.free_unused()  # what choosing has left
@@ -181,7 +194,7 @@ class _Passes:
         self.parts = {
             **{"forward": forward[: -1 if self._fused else -2], "predict": predict},
             **{"logits": [lm_head], "loss": self.program.evaluate[-1:], "fused": forward[-1:]},
-            **{"head": backward[:head], "layers": backward[head:]},
+            **{"head": backward[:head], "layers": backward[head:], "update": self.program.update},
         }
         # A kernel may start while the one before it ends, unless it would read too early.
         self._overlaps = not any([*early_reads(part, self.rungs)] for part in self.parts.values())
@@ -189,40 +202,42 @@ class _Passes:
         needed = memory.scratch_needed(calls, self.device, self.real, self.rungs)
         self._scratch = Scratch(self.device, needed)
         self._binder = functools.cache(self._binder_of)
-        self.free: dict[Place, list[_Memory]] = defaultdict(list)  # that no backward pass needs
-        self._weights = _Memory(self, "parameter")  # in the type of the run
-        self._cast = [*self._each(self._weights, "")]
+        self.free: dict[Place, list[Buffers]] = defaultdict(list)  # that no backward pass needs
+        if model.weights is None:
+            model.weights = Buffers(self, "parameter")  # in the type of the run, at all shapes
+        self.weights = model.weights
+        self._cast = [*self.each(self.weights, "{}")]
 
-    def _each(self, held: _Memory, d: str) -> Iterator[Tensor]:
-        """Parameters or, with "d", gradients, as the model has them."""
+    def each(self, held: Buffers, form: str) -> Iterator[Tensor]:
+        """Parameters or, with "d{}", gradients and so on, as the model has them."""
         across = iter(self.model.across)
         for name, parameter in self.model.config.parameters().items():
-            whole = held[d + name][: self.model.config.vocab if name == "wte" else None]
+            whole = held[form.format(name)][: self.model.config.vocab if name == "wte" else None]
             for tensor in whole if parameter.stacked else [whole]:
                 yield tensor.t() if next(across) else tensor
 
     def forward(
         self, tokens: Tensor, targets: Tensor | None, dropout: bool, with_logits: bool
-    ) -> tuple[_Memory, Tensor | None, Tensor | None, Tensor | None]:
+    ) -> tuple[Buffers, Tensor | None, Tensor | None, Tensor | None]:
         """The memory that the backward pass needs, which targets count, loss and logits.
 
         with_logits  False, with targets, before a backward pass
         """
-        torch._foreach_copy_(self._cast, self.model.parameters)
         pools, place = [self.free[place_of(tokens)]], place_of(tokens)
+        self._cast_weights(place)
         if place.recorded:  # a graph keeps the memory that it was recorded with
             pools += self.free.values()
         pool = next(filter(None, pools), None)
-        kept = pool.pop() if pool else _Memory(self, "input", "activation", "scratch")
+        kept = pool.pop() if pool else Buffers(self, "input", "activation", "scratch")
         kept["tokens"].copy_(tokens)
         if dropout:
             words = torch.randint(-(2**31), 2**31, (4,), device=tokens.device)
             kept["rng"].view(torch.int32).copy_(words)
-        self._run(place, "forward" if dropout else "predict", kept)
+        self.run(place, "forward" if dropout else "predict", kept)
         logits = valid = loss = None
         fused = self._fused and not with_logits
         if not fused:
-            self._run(place, "logits", kept)
+            self.run(place, "logits", kept)
         if with_logits:
             logits = kept["logits"][..., : self.model.config.vocab].clone()
         if targets is not None:
@@ -230,14 +245,22 @@ class _Passes:
             each = 1 / valid.sum().clamp(min=1)
             kept["dloss"].copy_(each)
             kept["targets"].copy_(torch.where(valid, targets, 0))
-            self._run(place, "fused" if fused else "loss", kept)
+            self.run(place, "fused" if fused else "loss", kept)
             loss = torch.where(valid, kept["losses"], 0).sum() * each
         return kept, valid, loss, logits
 
+    def _cast_weights(self, place: Place) -> None:
+        """Unless the optimizer has written both, and nobody else has written since."""
+        model, versions = self.model, self.model.versions()
+        if versions != model.cast_at:
+            torch._foreach_copy_(self._cast, model.parameters)
+            if model.cast_at is not None and not place.recorded:
+                model.cast_at = versions
+
     def backward(
-        self, kept: _Memory, valid: Tensor | None, dloss: Any, dlogits: Any
+        self, kept: Buffers, valid: Tensor | None, dloss: Any, dlogits: Any
     ) -> Iterator[Tensor]:
-        gradients, place = _Memory(self, "gradient"), place_of(kept.bytes)
+        gradients, place = Buffers(self, "gradient"), place_of(kept.bytes)
         V = self.model.config.vocab
         if valid is None:
             kept["logits"][..., :V] = dlogits
@@ -245,27 +268,27 @@ class _Passes:
             if self._fused:
                 kept["factors"].fill_(1)
                 kept["scaled"].copy_(kept["lnf"])
-            self._run(place, "head", kept, gradients)
+            self.run(place, "head", kept, gradients)
         else:  # What a row counts comes in behind the logits: they are much larger.
             counts = valid * dloss
             if self._fused:
                 kept["factors"].mul_(counts)
             kept["scaled" if self._fused else "lnf"].mul_(counts[..., None])
-            self._run(place, "head", kept, gradients)
+            self.run(place, "head", kept, gradients)
             if not self._fused:
                 kept["dln"].mul_(counts[..., None])
-        self._run(place, "layers", kept, gradients)
+        self.run(place, "layers", kept, gradients)
         self.free[place].append(kept)
-        return self._each(gradients, "d")
+        return self.each(gradients, "d{}")
 
-    def _run(self, place: Place, part: str, kept: _Memory, extra: _Memory | None = None) -> None:
+    def run(self, place: Place, part: str, kept: Buffers, extra: Buffers | None = None) -> None:
         lent = contextlib.nullcontext if place.stream is None else self.device.on
         key = part, extra.bytes.data_ptr() if extra else 0
         with lent(place.stream):
             if key not in kept.runs or place.stream is None:  # NumPy's arrays would keep `extra`
                 if len(kept.runs) >= MOST_KEPT:
                     kept.runs.clear()
-                arrays = self._weights.arrays | kept.arrays | (extra.arrays if extra else {})
+                arrays = self.weights.arrays | kept.arrays | (extra.arrays if extra else {})
                 kept.runs[key] = [self._bound(call, arrays) for call in self.parts[part]]
             first, *others = kept.runs[key]
             first()  # behind a kernel of PyTorch's
@@ -278,7 +301,7 @@ class _Passes:
         named: dict[str, Any] = {}
         for arg, ref in zip(find(call.op).op.args, call.args, strict=True):
             named[arg.name] = None
-            if ref is not None:
+            if ref is not None and ref[0] in arrays:  # weights of 32 bits have no master copies
                 array = arrays[ref[0]] if ref[1] is None else arrays[ref[0]][ref[1]]
                 named[arg.name] = array.reshape(arg.resolve_shape(call.dims))
         self._scratch.rewind()
@@ -292,10 +315,10 @@ class _Passes:
 class _Differentiated(torch.autograd.Function):  # type: ignore[misc]
     @staticmethod
     def forward(
-        ctx: Any, passes: _Passes, tokens: Tensor, targets: Any, dropout: bool, *parameters: Tensor
+        ctx: Any, passes: Passes, tokens: Tensor, targets: Any, dropout: bool, *parameters: Tensor
     ) -> Any:
         results = passes.forward(tokens, targets, dropout, with_logits=targets is None)
-        ctx.passes, ctx.versions = passes, [p._version for p in parameters]
+        ctx.passes, ctx.versions = passes, passes.model.versions()
         ctx.kept, ctx.valid, loss, logits = results
         return loss, logits
 
@@ -303,7 +326,7 @@ class _Differentiated(torch.autograd.Function):  # type: ignore[misc]
     def backward(ctx: Any, dloss: Any, dlogits: Any) -> Any:
         if ctx.kept is None:
             raise RuntimeError("the backward pass overwrites what it reads: it runs only once")
-        if ctx.versions != [p._version for p in ctx.passes.model.parameters]:
+        if ctx.versions != ctx.passes.model.versions():
             raise RuntimeError("a parameter was changed between the forward and the backward pass")
         kept, ctx.kept = ctx.kept, None
         gradients = ctx.passes.backward(kept, ctx.valid, dloss, dlogits)

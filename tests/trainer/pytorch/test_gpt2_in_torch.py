@@ -115,6 +115,87 @@ def test_several_steps_that_accumulate_are_those_of_pytorch(by_address):
     assert by_address.borrowed <= bound + 1  # the gradients
 
 
+SETTINGS = {"lr": 0.01, "betas": (0.9, 0.95), "weight_decay": 0.1}
+
+
+def two_steps(ours, optimizer, flat, first):
+    """Losses, and norms before clipping; the second step's gradients are of two batches."""
+    seen = []
+    for step in (first, first + 1):
+        for i in range(1 + step % 2):
+            loss, _ = ours(*batch(seed=10 * step + i))
+            loss.backward()
+        if isinstance(optimizer, kl.AdamW):
+            if step % 2:  # gradients that lie somewhere else
+                flat[3].grad = flat[3].grad.clone()
+            optimizer.step()
+            norm = optimizer.norm[0].clone()
+        else:
+            norm = torch.nn.utils.clip_grad_norm_(flat, 0.5)
+            optimizer.step()
+        optimizer.zero_grad()
+        seen += [loss.detach(), norm]
+    return seen
+
+
+def their_adamw(flat):
+    """PyTorch's, with the decay of ours: of matrices alone."""
+    decay = [SETTINGS["weight_decay"] * (p.dim() > 1) for p in flat]
+    groups = [{"params": [p], "weight_decay": d} for p, d in zip(flat, decay, strict=True)]
+    return torch.optim.AdamW(groups, **SETTINGS)
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+def test_adamw_moves_parameters_as_that_of_pytorch(by_address, dtype):
+    """With clipping, accumulated gradients, states that are saved and loaded, another rate, and a
+    parameter that is written by hand between two steps."""
+    parameters = SHAPE.parameters()
+    names = [n for n, p in parameters.items() for _ in range(p.shape[0] if p.stacked else 1)]
+    results, saved = [], []
+    for own in (True, False):
+        ours, _, flat = models(**NAIVE, dtype=dtype)
+
+        def optimizer(flat=flat, ours=ours, own=own):
+            return kl.AdamW(ours, **SETTINGS, max_norm=0.5) if own else their_adamw(flat)
+
+        first = optimizer()
+        seen = two_steps(ours, first, flat, 0)
+        saved.append(copy.deepcopy(first.state_dict())["state"])
+        second = optimizer()
+        second.load_state_dict(copy.deepcopy(first.state_dict()))
+        for group in second.param_groups:
+            group["lr"] = 0.003
+        seen += two_steps(ours, second, flat, 2)
+        with torch.no_grad():
+            flat[1].mul_(1.5)
+        seen += two_steps(ours, second, flat, 4)
+        for name, p in zip(names, flat, strict=True):  # the keys' bias follows rounding errors
+            seen.append(gpu_in_torch.without_keys("qkvb", p[None]) if name == "qkvb" else p)
+        results.append([t.detach().clone() for t in seen])
+    tolerance = 1e-4 if dtype == "fp32" else 1e-2
+    assert_same(*results, tolerance)
+    mine, theirs = saved
+    assert mine.keys() == theirs.keys()
+    for i, state in theirs.items():
+        assert mine[i]["step"] == state["step"] == 2
+        if names[i] != "qkvb":
+            assert_same([mine[i]["exp_avg"]], [state["exp_avg"]], 10 * tolerance)
+
+
+def test_an_optimizer_of_ours_refuses_what_it_would_do_wrong():
+    ours, _, flat = models()
+    optimizer = kl.AdamW(ours)
+    with pytest.raises(LadderError, match="no gradient"):
+        optimizer.step()
+    ours(*batch())[0].backward()
+    optimizer.step()
+    flat[0].data = flat[0].data.clone()
+    with pytest.raises(LadderError, match="another memory"):
+        optimizer.step()
+    with pytest.raises(LadderError, match=r"swapped, not Linear"):
+        kl.AdamW(torch.nn.Linear(2, 2))
+
+
 def test_dropout_acts_in_training_only():
     shape = dataclasses.replace(SHAPE, dropout=0.2, attention_dropout=0.2)
     flat = models()[2]
@@ -149,6 +230,7 @@ def test_what_would_be_wrong_is_refused():
 
 def test_the_comparison_on_a_gpu_runs(monkeypatch, capsys):
     add_size(monkeypatch, "d2", layers=2, channels=32, heads=2)
+    monkeypatch.setattr(gpu_in_torch, "UPDATES", 2)
     flags = ["steps", "-e", "d2", "-t", "8", "--device", "cpu"]
     assert gpu_in_torch.main(flags) == 0
     monkeypatch.setitem(gpu_in_torch.TOLERANCE, "bf16", 1e-3)
@@ -183,6 +265,7 @@ def test_a_model_of_transformers_is_called_as_before(tmp_path):
     for old, new in zip(theirs.parameters(), ours.parameters(), strict=True):
         assert torch.equal(old, new)
         assert new.grad.stride() == new.stride()  # so that nobody has to copy it
+    kl.AdamW(ours, lr=0.01).step()  # lays the parameters out anew
     ours.save_pretrained(tmp_path)
     again = type(theirs).from_pretrained(tmp_path)
     texts = [

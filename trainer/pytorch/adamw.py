@@ -1,0 +1,134 @@
+"""AdamW for a model that computes with our kernels, as the trainer's program does it.
+
+    optimizer = AdamW(model, lr=1e-4, max_norm=1.0)
+
+One kernel computes the norm of all gradients. Another clips them, moves parameters and moments, and
+writes the weights in the type of the run, which the next forward pass then need not cast.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ladder.core.call.arrays import as_array, place_of
+from ladder.core.common.errors import LadderError
+from trainer.pytorch.gpt2 import GPT2, Buffers, Passes
+
+MOMENTS = {"exp_avg": "{}.m", "exp_avg_sq": "{}.v"}  # as torch.optim.AdamW calls them
+
+
+class AdamW(torch.optim.Optimizer):  # type: ignore[misc]
+    """Moves all parameters of a model, whose memory it lays out anew at its first step.
+
+    model         what `swap` has returned, or a GPT2
+    weight_decay  of matrices and embeddings; biases and LayerNorms have none
+    max_norm      gradients whose global norm is larger are scaled down to it; 0: never
+
+    The states have the names that torch.optim.AdamW gives them. `norm` is the global norm at the
+    last step, on the device. Parameters may be written in place, but not through `.data`.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        lr: float | Tensor = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 1e-2,
+        max_norm: float = 0.0,
+    ) -> None:
+        self._model = getattr(model, "kernel_ladder", model)
+        if not isinstance(self._model, GPT2):
+            raise LadderError(f"AdamW moves a model that was swapped, not {type(model).__name__}")
+        more = {"eps": eps, "weight_decay": weight_decay, "max_norm": max_norm}
+        super().__init__(self._model.parameters, {"lr": lr, "betas": betas, **more})
+        self._held: Buffers | None = None
+        self._written: dict[int, float] = {}  # of `hyper`, by place
+        self._hyper, self.norm, self._steps = (
+            torch.zeros(n, device=self._model.where) for n in (9, 1, 1)
+        )
+        self._hyper[8] = 1  # the loss has no scale
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        super().load_state_dict(state_dict)
+        self._held = None
+
+    @torch.no_grad()  # type: ignore[untyped-decorator]
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Raises LadderError where a parameter has no gradient, or was moved to another memory."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        model, held = self._model, self._held
+        if any(p.grad is None for p in model.parameters):
+            raise LadderError("a parameter has no gradient; torch.optim.AdamW moves some of them")
+        passes, place = model.any_passes(), place_of(model.parameters[0])
+        if held is None:
+            if place.recorded:
+                raise LadderError("take one step before it is recorded")
+            held = self._held = self._begin(passes)
+        elif [p.data_ptr() for p in model.parameters] != self._places:
+            raise LadderError("a parameter is in another memory; make its optimizer anew")
+        self._write_hyper()
+        passes.run(place, "update", held, _gradients(passes, model.parameters))
+        torch.autograd.graph.increment_version(model.parameters)
+        model.cast_at = model.versions()
+        return loss
+
+    def _begin(self, passes: Passes) -> Buffers:
+        """Parameters and states, with their values, become parts of the vectors that the kernels
+        work on."""
+        parameters, device = self._model.parameters, passes.device
+        held = Buffers(passes, "master", "moment")
+        held.arrays |= {"hyper": as_array(self._hyper, device, "hyper")}
+        held.arrays |= {"norm": as_array(self.norm, device, "norm")}
+        wide = passes.real.itemsize >= 4  # then the weights of the kernels are exact
+        exact = passes.each(passes.weights, "{}") if wide else passes.each(held, "{}.master")
+        for p, weight in zip(parameters, exact, strict=True):
+            weight.copy_(p)
+            # A storage of its own: who saves the model takes tensors of one storage for tied ones.
+            p.data = torch.from_dlpack(weight)
+        for key, name in MOMENTS.items():
+            for p, moment in zip(parameters, passes.each(held, name), strict=True):
+                if key in self.state[p]:
+                    moment.copy_(self.state[p][key])
+                self.state[p][key] = moment
+        if "step" in self.state[parameters[0]]:
+            self._steps.fill_(float(self.state[parameters[0]]["step"]))
+        for p in parameters:
+            self.state[p]["step"] = self._steps[0]
+        self._places = [p.data_ptr() for p in parameters]
+        return held
+
+    def _write_hyper(self) -> None:
+        """What the kernels read of this step, in the order of reference.adamw.HYPER."""
+        (group,) = self.param_groups
+        betas = np.array(group["betas"], np.float32).tolist()
+        values = (group["lr"], *betas, group["eps"], group["weight_decay"], group["max_norm"])
+        for place, value in enumerate(values):
+            if isinstance(value, Tensor):
+                self._hyper[place].copy_(value)
+            elif self._written.get(place) != value:
+                self._hyper[place].fill_(value)
+                self._written[place] = value
+        self._steps += 1
+        for place, beta in enumerate(betas, 6):
+            self._hyper[place].copy_(1 - beta ** self._steps[0].double())
+
+
+def _gradients(passes: Passes, parameters: list[Tensor]) -> Buffers:
+    """The memory that a backward pass has left them in; where they are elsewhere, a copy."""
+    grads: list[Any] = [p.grad for p in parameters]
+    storage = grads[0].untyped_storage()
+    if storage.nbytes() == sum(passes.layout.bytes_of(["gradient"]).values()):
+        memory = torch.empty(0, dtype=torch.uint8, device=grads[0].device).set_(storage)
+        buffers = Buffers(passes, "gradient", given=memory)
+        if [g.data_ptr() for g in passes.each(buffers, "d{}")] == [g.data_ptr() for g in grads]:
+            return buffers
+    buffers = Buffers(passes, "gradient")
+    torch._foreach_copy_([*passes.each(buffers, "d{}")], grads)
+    return buffers
