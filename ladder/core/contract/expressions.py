@@ -25,6 +25,7 @@ from ladder.core.common.install import ROOT
 Value = int | str | tuple["Value", ...]
 Names = Mapping[str, Value]
 Function = Callable[..., int | tuple[int, ...]]
+Find = Callable[[str], Function]
 _T = TypeVar("_T", bound=Function)
 
 _LAYERS = Path(__file__).parents[2]  # their folder
@@ -78,7 +79,7 @@ class Expression:
             why = f"there is no {name}; {hint}"
         except (TypeError, ValueError, ArithmeticError, ExpressionError) as error:
             why = str(error)
-        raise ExpressionError(f"cannot evaluate {self.text.rstrip(',')!r}: {why}")
+        raise ExpressionError(f"cannot evaluate {self.text!r}: {why}")
 
 
 def evaluate_whole(text: str, names: Mapping[str, int]) -> int:
@@ -90,19 +91,19 @@ def evaluate_whole(text: str, names: Mapping[str, int]) -> int:
 
 
 @functools.lru_cache(maxsize=4096)
-def parse(text: str, find: Callable[[str], Function] = no_more_functions) -> Expression:
-    """Read an expression.
+def parse(text: str, find: Find = no_more_functions, listed: bool = False) -> Expression:
+    """Read an expression; if `listed`, one or more with commas between them, into a tuple.
 
     find  the function behind a name that is not in FUNCTIONS, with its dots; raises ExpressionError
 
     Raises ExpressionError, naming what is not allowed.
     """
     reader = _Reader(find)
-    shown = repr(text.rstrip(",")) if len(text) <= MOST_CHARACTERS else f"{text[:30]!r}…"
+    shown = repr(text) if len(text) <= MOST_CHARACTERS else f"{text[:30]!r}…"
     try:
         if len(text) > MOST_CHARACTERS:
             raise ExpressionError(f"it has {len(text)} characters, and {MOST_CHARACTERS} may be")
-        tree = ast.parse(text.strip(), mode="eval")
+        tree = ast.parse(text.strip() + "," * listed, mode="eval")
         tree.body = reader.visit(tree.body)
         code = compile(ast.fix_missing_locations(tree), "an expression", "eval")
     except (SyntaxError, ValueError, MemoryError, RecursionError, ExpressionError) as error:
@@ -124,7 +125,7 @@ class _Reader:
     """Lets the allowed nodes pass. Operators and calls become calls of functions whose names, such
     as "Add" in brackets, no text can have."""
 
-    def __init__(self, find: Callable[[str], Function]) -> None:
+    def __init__(self, find: Find) -> None:
         self.find, self.depth = find, 0
         self.names: list[str] = []
         self.called: list[tuple[str, Function]] = []

@@ -27,12 +27,11 @@ FLAG = "flag"  # a uint32 of Scratch that is 0 before the first call, and kept f
 MOST_BLOCKS = (2**31 - 1, 65535, 65535)
 MOST_THREADS = (1024, 1024, 64)  # and 1024 in all
 SIZES_HERE = ", and here "  # in a refusal, between what the rung needs and this call's sizes
-_LIST_ENDS = r"(?<![,\s])\s*"  # without the comma that Python allows behind a list
 _LAUNCH = re.compile(r"(\w+)\s*<<<(.*)>>>(?:\s*if\s+(.+))?")
 _NAME = r"[A-Za-z_]\w*"
 _DEFINE = re.compile(rf"({_NAME}(?:\s*,\s*{_NAME})*)\s*=([^=].*)")
-_SCRATCH = re.compile(rf"(real|u?int32|float32|{FLAG})\s+({_NAME})\s*\[(.+){_LIST_ENDS}\]")
-_TILE = re.compile(rf"({_NAME})\s*\[(.+){_LIST_ENDS}\]")
+_SCRATCH = re.compile(rf"(real|u?int32|float32|{FLAG})\s+({_NAME})\s*\[(.+)\]")
+_TILE = re.compile(rf"({_NAME})\s*\[(.+)\]")
 _ARG = re.compile(rf"({_NAME})\s*=\s*({_NAME})")
 _GENERATIONS = {"sm", "cdna", "rdna"}
 _OF_TARGET = {*_GENERATIONS, "real", "warp", *REALS}  # conditions on architecture and type
@@ -238,18 +237,18 @@ def _definition(entry: str) -> _Definition:
 
 def _launch(line: str) -> _LaunchLine:
     match = _match(_LAUNCH, line, "a Launch line must read 'kernel<<<grid, block>>>'")
-    geometry = parse(f"{match[2]},")
+    geometry = parse(match[2], listed=True)
     return _LaunchLine(match[1], geometry, parse(match[3]) if match[3] else None, line)
 
 
 def _scratch(entry: str) -> _Shaped:
     match = _match(_SCRATCH, entry, "Scratch must read 'float32 name[N, C]'")
-    return _Shaped(match[2], match[1], parse(match[3]), entry)
+    return _Shaped(match[2], match[1], parse(match[3], listed=True), entry)
 
 
 def _tile(entry: str) -> _Shaped:
     match = _match(_TILE, entry, "Tiles must read 'argument[rows, columns]'")
-    return _Shaped(match[1], "", parse(match[2]), entry)
+    return _Shaped(match[1], "", parse(match[2], listed=True), entry)
 
 
 def _args(entries: Sequence[str]) -> dict[str, str]:

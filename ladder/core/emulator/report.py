@@ -121,7 +121,7 @@ class Timeline:
 
     early     whether asynchronous copies land at once
     left_out  how many more events there were, before and after these
-    problem   its message, or ""
+    problem   its message, or ""; kind: as of a Problem, or ""
     """
 
     kernel: str
@@ -129,6 +129,7 @@ class Timeline:
     events: Sequence[Event]
     left_out: int
     problem: str
+    kind: str
 
 
 @dataclass(frozen=True)
@@ -176,7 +177,7 @@ def timeline_of(
     marks = [index + AFTER for index, event in enumerate(events) if event.kind == "problem"]
     end = len(events) if kind == "deadlock" else max([KEPT, *marks])
     kept = events[:end][-KEPT:]
-    return Timeline(kernel, early, kept, len(events) - len(kept), message)
+    return Timeline(kernel, early, kept, len(events) - len(kept), message, kind)
 
 
 def _of_warps(events: Sequence[Event]) -> list[Event]:

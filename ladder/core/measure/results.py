@@ -13,13 +13,14 @@ steps, in doc/results/training, hold the ids and the code of all their rungs.
 """
 
 import functools
+import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from ladder.core.common.errors import LadderError
-from ladder.core.common.files import read_bytes, read_json, write_json
+from ladder.core.common.files import read_bytes, write_json
 from ladder.core.common.install import ROOT, user_folder
 from ladder.core.contract.device_code import code_identity
 from ladder.core.contract.ladder import PACKAGE, find_rung
@@ -57,14 +58,13 @@ def load(path: Path) -> dict[str, Any]:
 
 
 @functools.lru_cache(maxsize=16)  # pages look into them for each of their blocks
-def _load(path: Path, _content: bytes) -> dict[str, Any]:
+def _load(path: Path, text: bytes) -> dict[str, Any]:
     try:
-        content: dict[str, Any] = read_json(path)
+        content: dict[str, Any] = json.loads(text)
         _ = content["device"]["gpu"]
-        for measurement in content["measurements"]:
-            _key(measurement)
-    except (KeyError, TypeError) as error:
-        raise LadderError(f"{path} does not hold measurements: {error!r}; measure again") from None
+        _ = [_key(measurement) for measurement in content["measurements"]]
+    except (KeyError, TypeError, ValueError, RecursionError) as error:  # the last two: no JSON
+        raise LadderError(f"{path} does not hold measurements ({error}); measure again") from None
     return content
 
 

@@ -26,9 +26,8 @@ KINDS = {  # of bars: what they mean, and the colour
     "returns": ("returns", "line"),
     "problem": ("the problem", "pale red"),
 }
-SHOWN = {  # the kinds of problems that the picture makes clear
-    *("race", "deadlock", "divergent barrier", "barrier misuse", "in flight", "cluster")
-}
+# The kinds of problems that the picture makes clear.
+SHOWN = {"race", "deadlock", "divergent barrier", "barrier misuse", "in flight", "cluster"}
 WAITS = ("waits", "meets", "waited", "joins")  # the events that are waits in the picture
 Row = tuple[int, int] | str  # a block and its warp, or the name of a barrier
 
@@ -67,7 +66,7 @@ class Steps:
         for event in seen.events:  # those of a child process are lists
             self._add(Event._make(event))
         self.end = max([1, *self._free.values()]) + ENDLESS * bool(self._begun)
-        self._finish(": deadlock: " in seen.problem)
+        self._finish(seen.kind == "deadlock")
 
     def _add(self, event: Event) -> None:
         lanes = [(event.block, event.warp, lane) for lane in range(64) if event.lanes >> lane & 1]
