@@ -9,7 +9,6 @@ writes the weights in the type of the run, which the next forward pass then need
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -43,17 +42,19 @@ class AdamW(torch.optim.Optimizer):  # type: ignore[misc]
         self._model = getattr(model, "kernel_ladder", model)
         if not isinstance(self._model, GPT2):
             raise LadderError(f"AdamW moves a model that was swapped, not {type(model).__name__}")
+        own = self._model.parameters
+        order = own if model is self._model else model.parameters()  # as in a state of PyTorch's
         more = {"eps": eps, "weight_decay": weight_decay, "max_norm": max_norm}
-        super().__init__(self._model.parameters, {"lr": lr, "betas": betas, **more})
+        super().__init__(order, {"lr": lr, "betas": betas, **more})
         self._held: Buffers | None = None
-        self._written: dict[int, float] = {}  # of `hyper`, by place
         self._hyper, self.norm, self._steps = (
-            torch.zeros(n, device=self._model.where) for n in (9, 1, 1)
+            torch.zeros(n, device=self._model.where) for n in (9, 1, len(own))
         )
         self._hyper[8] = 1  # the loss has no scale
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         super().load_state_dict(state_dict)
+        self.param_groups[0].setdefault("max_norm", self.defaults["max_norm"])  # not in PyTorch's
         self._held = None
 
     @torch.no_grad()  # type: ignore[untyped-decorator]
@@ -76,13 +77,17 @@ class AdamW(torch.optim.Optimizer):  # type: ignore[misc]
         self._write_hyper()
         passes.run(place, "update", held, _gradients(passes, model.parameters))
         torch.autograd.graph.increment_version(model.parameters)
-        model.cast_at = model.versions()
+        model.cast_at = None if place.recorded else model.versions()
         return loss
 
     def _begin(self, passes: Passes) -> Buffers:
         """Parameters and states, with their values, become parts of the vectors that the kernels
         work on."""
         parameters, device = self._model.parameters, passes.device
+        steps = {float(self.state[p].get("step", 0)) for p in parameters}
+        if len(steps) > 1:
+            raise LadderError(f"all parameters must have taken as many steps, not {sorted(steps)}")
+        self._steps.fill_(steps.pop())
         held = Buffers(passes, "master", "moment")
         held.arrays |= {"hyper": as_array(self._hyper, device, "hyper")}
         held.arrays |= {"norm": as_array(self.norm, device, "norm")}
@@ -97,27 +102,21 @@ class AdamW(torch.optim.Optimizer):  # type: ignore[misc]
                 if key in self.state[p]:
                     moment.copy_(self.state[p][key])
                 self.state[p][key] = moment
-        if "step" in self.state[parameters[0]]:
-            self._steps.fill_(float(self.state[parameters[0]]["step"]))
-        for p in parameters:
-            self.state[p]["step"] = self._steps[0]
+        for p, step in zip(parameters, self._steps, strict=True):
+            self.state[p]["step"] = step
         self._places = [p.data_ptr() for p in parameters]
         return held
 
     def _write_hyper(self) -> None:
         """What the kernels read of this step, in the order of reference.adamw.HYPER."""
         (group,) = self.param_groups
-        betas = np.array(group["betas"], np.float32).tolist()
-        values = (group["lr"], *betas, group["eps"], group["weight_decay"], group["max_norm"])
-        for place, value in enumerate(values):
-            if isinstance(value, Tensor):
-                self._hyper[place].copy_(value)
-            elif self._written.get(place) != value:
-                self._hyper[place].fill_(value)
-                self._written[place] = value
+        rest = (group[name] for name in ("eps", "weight_decay", "max_norm"))
+        for place, value in enumerate((group["lr"], *group["betas"], *rest)):
+            cell = self._hyper[place]
+            cell.copy_(value) if isinstance(value, Tensor) else cell.fill_(value)
         self._steps += 1
-        for place, beta in enumerate(betas, 6):
-            self._hyper[place].copy_(1 - beta ** self._steps[0].double())
+        betas = self._hyper[1:3].double()  # as the kernels read them
+        self._hyper[6:8].copy_(1 - betas ** self._steps[0])
 
 
 def _gradients(passes: Passes, parameters: list[Tensor]) -> Buffers:

@@ -80,6 +80,8 @@ def swap(model: Any, **flags: Any) -> Any:
             if model.training:
                 warnings.warn(f"transformers' own kernels run, for {other}", stacklevel=2)
             return old(input_ids=input_ids, labels=labels, **more)
+        if model.lm_head.weight is not ours.parameters[0]:
+            raise LadderError("parameters were replaced; load_state_dict without assign=True")
         if labels is not None:  # row t is to predict token t + 1
             labels = torch.nn.functional.pad(labels[:, 1:], (0, 1), value=IGNORED)
         loss, logits = ours(input_ids, labels, model.training)
@@ -111,15 +113,20 @@ class GPT2:
         if self.machine.choice.dtype == "fp16":
             raise LadderError("in fp16, gradients of the logits vanish: choose dtype='bf16'")
         self.weights: Buffers | None = None
-        self.cast_at: list[int] | None = None  # versions of the parameters that AdamW has written
+        self.cast_at: list[int] | None = None  # versions of parameters whose weights AdamW wrote
         self._passes: dict[tuple[int, ...], Passes] = {}
 
     def versions(self) -> list[int]:
         """What changes when parameters are written in place."""
         return [p._version for p in self.parameters]
 
+    def __deepcopy__(self, memo: Any) -> "GPT2":
+        raise LadderError("copy a model before the swap, and let the copy load its state_dict")
+
     def any_passes(self) -> "Passes":
         """Those of a shape that was met: parameters and their update are the same at all."""
+        if not self._passes:
+            raise LadderError("the model was not yet called without a mask")
         return next(iter(self._passes.values()))
 
     def __call__(
@@ -139,13 +146,15 @@ class GPT2:
         if (shape := (*tokens.shape,)) not in self._passes:
             if place_of(tokens).recorded:
                 raise LadderError(f"call the model once at the shape {shape} before it is recorded")
-            self._passes[shape] = Passes(self, *shape)
+            with torch.inference_mode(False):  # so that training can use the same memory
+                self._passes[shape] = Passes(self, *shape)
         passes = self._passes[shape]
         args = tokens, targets, training and self.config.has_dropout
         if torch.is_grad_enabled() and any(p.requires_grad for p in self.parameters):
             loss, logits = _Differentiated.apply(passes, *args, *self.parameters)
             return loss, logits
-        with torch.no_grad():
+        with torch.inference_mode(False), torch.no_grad():
+            self.cast_at = None  # averages of weights often come and go through `.data`
             kept, _, loss, logits = passes.forward(*args, with_logits=True)
             passes.free[place_of(tokens)].append(kept)
         return loss, logits
@@ -224,7 +233,8 @@ class Passes:
         with_logits  False, with targets, before a backward pass
         """
         pools, place = [self.free[place_of(tokens)]], place_of(tokens)
-        self._cast_weights(place)
+        if self.model.versions() != self.model.cast_at:
+            torch._foreach_copy_(self._cast, self.model.parameters)
         if place.recorded:  # a graph keeps the memory that it was recorded with
             pools += self.free.values()
         pool = next(filter(None, pools), None)
@@ -248,14 +258,6 @@ class Passes:
             self.run(place, "fused" if fused else "loss", kept)
             loss = torch.where(valid, kept["losses"], 0).sum() * each
         return kept, valid, loss, logits
-
-    def _cast_weights(self, place: Place) -> None:
-        """Unless the optimizer has written both, and nobody else has written since."""
-        model, versions = self.model, self.model.versions()
-        if versions != model.cast_at:
-            torch._foreach_copy_(self._cast, model.parameters)
-            if model.cast_at is not None and not place.recorded:
-                model.cast_at = versions
 
     def backward(
         self, kept: Buffers, valid: Tensor | None, dloss: Any, dlogits: Any

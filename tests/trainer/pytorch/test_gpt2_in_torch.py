@@ -194,6 +194,44 @@ def test_an_optimizer_of_ours_refuses_what_it_would_do_wrong():
         optimizer.step()
     with pytest.raises(LadderError, match=r"swapped, not Linear"):
         kl.AdamW(torch.nn.Linear(2, 2))
+    state = copy.deepcopy(optimizer.state_dict())
+    state["state"][1]["step"] += 1
+    ours, _, flat = models()
+    optimizer = kl.AdamW(ours)
+    optimizer.load_state_dict(state)
+    for p in flat:
+        p.grad = torch.zeros_like(p)
+    with pytest.raises(LadderError, match="without a mask"):
+        optimizer.step()
+    ours(*batch())
+    with pytest.raises(LadderError, match=r"steps, not \[1.0, 2.0\]"):
+        optimizer.step()
+
+
+def test_a_rate_may_be_a_tensor_and_a_number_again():
+    ours, _, flat = models()
+    optimizer = kl.AdamW(ours)
+    ours(*batch())[0].backward()
+    for rate in (1e-3, torch.tensor(2e-3), 1e-3):
+        optimizer.load_state_dict({**optimizer.state_dict(), "state": {}})  # a first step again
+        optimizer.param_groups[0]["lr"] = rate
+        before = flat[2].detach().clone()
+        optimizer.step()
+        moved = (before - flat[2]).abs().max().item()
+        assert moved == pytest.approx(float(rate), rel=0.05)
+
+
+def test_an_evaluation_takes_what_was_written_through_data(by_address):
+    ours, theirs, flat = models(**NAIVE, dtype="bf16")
+    with torch.inference_mode():
+        ours(*batch())
+    ours(*batch())[0].backward()
+    kl.AdamW(ours).step()
+    for factor, grad in ((0.5, False), (2, True)):  # as averages of weights come and go
+        for p in flat:
+            p.data.mul_(factor)
+        with torch.set_grad_enabled(grad):
+            assert_same([ours(*batch())[0]], [theirs(*batch())[0]], 5e-3)
 
 
 def test_dropout_acts_in_training_only():
@@ -272,6 +310,35 @@ def test_a_model_of_transformers_is_called_as_before(tmp_path):
         m.eval().generate(tokens[:1], max_new_tokens=4, do_sample=False) for m in (ours, again)
     ]
     assert np.array_equal(*texts)
+
+
+def test_states_go_to_adamw_of_pytorch_and_back():
+    theirs = torch.optim.AdamW
+    results = []
+    for kinds in ((kl.AdamW, theirs, kl.AdamW), (theirs,) * 3):
+        model, state = their_model(), None
+        model = kl.swap(model) if kl.AdamW in kinds else model
+        for kind in kinds:
+            of = model if kind is kl.AdamW else model.parameters()
+            optimizer = kind(of, lr=0.01, weight_decay=0)
+            if state is not None:
+                optimizer.load_state_dict(state)
+            model(batch()[0], labels=batch()[0]).loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            state = optimizer.state_dict()
+        results.append([p for name, p in model.named_parameters() if "attn.bias" not in name])
+        assert all(each["step"] == 3 for each in state["state"].values())
+    assert_same(*results)
+
+
+def test_a_swapped_model_is_neither_copied_nor_given_other_parameters():
+    model = kl.swap(their_model())
+    with pytest.raises(LadderError, match="copy a model before"):
+        copy.deepcopy(model)
+    model.load_state_dict(their_model().state_dict(), assign=True)
+    with pytest.raises(LadderError, match="without assign"):
+        model(batch()[0])
 
 
 def test_a_swapped_model_goes_through_the_compiler():
