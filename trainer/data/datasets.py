@@ -113,7 +113,8 @@ def _prepare_file(path: Path, data_dir: str | Path, tokenizer: str, fallback: bo
         if tokenizer not in ("chars", name):
             before = tokenizer.removeprefix(tokenizers.OWN_CHARS)
             raise LadderError(
-                f"{path} is {folder} now, and the model has the characters of {before}"
+                f"the model has the characters of {before}, and {path} is another text "
+                f"({folder}); a model that is trained with --tokenizer bytes reads any"
             )
         if chosen.vocab > 65536:
             raise LadderError(f"{path} has {chosen.vocab} characters; choose another --tokenizer")

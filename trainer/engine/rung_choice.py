@@ -326,7 +326,7 @@ def _refuse(op: str, rung: Rung, settings: KernelSettings, device: Device, real:
     if not rung.is_reference and not device.runs_kernels:
         raise LadderError(
             f"{op} {rung.label} is a kernel, and --device {settings.choice.device} runs the NumPy "
-            "reference only; add --device emulated, or use a GPU"
+            "reference only; add --device emulated, and -e char-small for a quick run"
         )
     if rung.is_reference and not device.runs_reference:
         raise LadderError(

@@ -174,12 +174,14 @@ def draw_sweep(
     places = _numbers(texts)
     for (name, line), colour in zip(lines.items(), colours_of(len(lines)), strict=True):
         points = sorted((places[text], loss) for text, loss in line)
-        axes.plot(*zip(*points, strict=True), "o-", color=colour, lw=1.4, ms=5, label=name)
+        marks = "o" if list(places.values()) == [*range(len(places))] else "o-"  # names, or numbers
+        axes.plot(*zip(*points, strict=True), marks, color=colour, lw=1.4, ms=5, label=name)
     loss, best = min((loss, text) for line in lines.values() for text, loss in line)
     axes.plot(places[best], loss, "o", color=INK, ms=11, fillstyle="none")
+    ends = {min(places.values()): "left", max(places.values()): "right"}
     axes.annotate(
         f"{loss:.4f} at {best}", (places[best], loss), (0, -20), textcoords="offset points",
-        ha="center", fontsize=9, parse_math=False,
+        ha=ends.get(places[best], "center"), fontsize=9, parse_math=False,
     )  # fmt: skip
     if min(places.values()) > 0 and max(places.values()) >= LOG_FROM * min(places.values()):
         axes.set_xscale("log")

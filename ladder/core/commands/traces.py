@@ -30,8 +30,9 @@ def add_to(commands: shared.Commands) -> None:
         "--picture": "also draw which lane touches what",
         "--timeline": "draw instead who waits where, also of a kernel that is wrong",
     }
+    either = parser.add_mutually_exclusive_group()
     for flag, text in pictures.items():
-        parser.add_argument(flag, type=shared.ending(".svg"), metavar="FILE.svg", help=text)
+        either.add_argument(flag, type=shared.ending(".svg"), metavar="FILE.svg", help=text)
     shared.add_format(parser, "counts, each of a source line and a buffer")
 
     parser = commands.add("ncu", how_to_profile)
@@ -83,7 +84,7 @@ def _write(path: Path, drawing: Drawing) -> None:
 
 
 def how_to_profile(options: argparse.Namespace) -> int:
-    """How to profile a rung with Nsight Compute, and what it should count; needs no GPU."""
+    """How to profile a rung with Nsight Compute, and what it should count; needs NVRTC, no GPU."""
     ladder, rung = shared.op_and_rung(options)
     rights = shared.unconfined(options, rung)
     if rung.is_own_file:
