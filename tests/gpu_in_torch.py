@@ -11,6 +11,7 @@ is installed, and otherwise trainer/commands/torch_gpt2.py.
 from __future__ import annotations
 
 import argparse
+import functools
 import gc
 import json
 import sys
@@ -38,7 +39,7 @@ from tests.gpu_vs_torch import (
     without_keys,
 )
 from trainer.commands import torch_gpt2
-from trainer.commands.step_timing import FOLDER, machine_of, one_step, write_json
+from trainer.commands.step_timing import FOLDER, Job, machine_of, one_step, write_json
 from trainer.model.gpt2 import GPT2Config
 
 try:
@@ -187,35 +188,40 @@ def times(options: argparse.Namespace) -> int:
     rows = {(row["B"], row["what"]): row for row in before}
     for B in options.batch:
         job = job_of(options, "bf16", B, "best")
-        engine = job.engine()
         tokens = torch.randint(0, job.shape.vocab, (B, options.sequence), device="cuda")
-        trainer = (lambda engine=engine: one_step(engine)), job.device.synchronize
         for name in (*OURS, *options.compiled):
-            step = None  # and so its memory is free
             gc.collect()
+            job.device.free_unused()
             torch._dynamo.reset()
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats()
             try:
-                step = training_step(job.shape, tokens, name)
-                both = in_turn([trainer, (step, torch.cuda.synchronize)], options.rounds)
+                both = beside_trainer(job, tokens, name, options.rounds)
             except (LadderError, RuntimeError) as error:
                 print(f"B={B:2} {name:37} {str(error).splitlines()[0]}", flush=True)
                 continue
             size = torch.cuda.max_memory_allocated() / 2**30
             row = {"B": B, "T": options.sequence, "what": name, "ms": both[1]}
             rows[B, name] = row | {"trainer_ms": both[0], "gib": size, "date": str(date.today())}
+            steps = [row for _, row in sorted(rows.items())]
+            write_json(path, {"machine": machine, "model": options.model, "steps": steps})
             print(
                 f"B={B:2} {name:37} {both[1]:8.2f} ms, the trainer beside it {both[0]:8.2f}: "
                 f"{both[1] / both[0]:.3f} x, {size:.1f} GiB",
                 flush=True,
             )
-        del engine, trainer, step
-        job.device.free_unused()
-    steps = [row for _, row in sorted(rows.items())]
-    write_json(path, {"machine": machine, "model": options.model, "steps": steps})
     print(f"written to {path}")
     return 0
+
+
+def beside_trainer(job: Job, tokens: torch.Tensor, name: str, rounds: int) -> list[float]:
+    """Milliseconds of a step of the trainer, and of this one."""
+    step = training_step(job.shape, tokens, name)
+    step()  # torch.compile's tuning leaves no room for a trainer at B=64
+    torch.cuda.empty_cache()
+    trainer = functools.partial(one_step, job.engine())
+    ways = [(trainer, job.device.synchronize), (step, torch.cuda.synchronize)]
+    return in_turn(ways, rounds)
 
 
 def training_step(
