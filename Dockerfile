@@ -17,4 +17,4 @@ COPY . .
 ARG ACCELERATOR=
 RUN make setup .venv/.notebooks ACCELERATOR=$ACCELERATOR
 EXPOSE 8888
-CMD ["make", "notebooks", "ARGS=--ip=0.0.0.0 --allow-root --no-browser"]
+CMD ["make", "notebooks", "ARGS=--ip=0.0.0.0 --no-browser"]

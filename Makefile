@@ -64,7 +64,8 @@ notebooks: $(VENV)/.notebooks  ## open your copies of the notebooks, in my/, in 
 	@$(RUN) -m ladder notebooks --copy
 	@$(RUN) -m jupyter lab --LabApp.extra_labextensions_path=notebooks/jupyterlab \
 	  --ServerApp.root_dir=. --LabApp.default_url=/lab/tree/my \
-	  --FileCheckpoints.checkpoint_dir=$(CURDIR)/build/checkpoints $(ARGS)
+	  --FileCheckpoints.checkpoint_dir=$(CURDIR)/build/checkpoints \
+	  $(if $(filter 0,$(shell id -u)),--allow-root) $(ARGS)
 
 # The page "try it": the packages that doc/site/browser/package-lock.json names, and what they make.
 BROWSER := build/browser

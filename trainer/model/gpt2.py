@@ -185,7 +185,7 @@ class GPT2Config(ModelConfig):
     def activation_keeps(self) -> str:
         """The buffer that the activation function's derivative takes: gelu's takes the input, and
         relu's the output, so that its input need not be kept."""
-        return "fch" if self.activation == "gelu" else "fch_gelu"
+        return "fch_gelu" if self.activation == "relu" else "fch"
 
     def forward(self, B: int, T: int, buffers: Mapping[str, Buffer], dropout: bool) -> list[Call]:
         part = Part(self if dropout else self.without_dropout(), B, T, buffers)

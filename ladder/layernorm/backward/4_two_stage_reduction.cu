@@ -11,7 +11,7 @@
 // Launch: layernorm_backward<<<GRID, ROWS * warp, ROWS * 8 * C>>>
 // Launch: layernorm_backward_finish<<<ceil_div(2 * C, warp), GROUPS * warp>>>
 // Scratch: float32 partial[GRID, 2, C]
-// Pays:   no, with half of the warps of rung 3 on an SM; with BLOCKS = 8 it does
+// Pays:   no, with half of the warps of rung 3 on an SM
 // After:  3
 // Left:   every row loads and stores 2*C sums in shared memory -> rung 5.
 

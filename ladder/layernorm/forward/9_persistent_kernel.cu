@@ -8,8 +8,7 @@
 // Define: ROWS = 8; CHANNELS = C; ROW_VECTORS = ceil_div(C, vector * warp);
 //         BLOCKS = max(1, min(4, 14 // ROW_VECTORS))
 // Launch: layernorm_forward<<<min(ceil_div(N, ROWS), BLOCKS * multiprocessors), ROWS * warp>>>
-// Pays:   no, where rows are many: new blocks load while old ones compute, but here all blocks are
-//         in step
+// Pays:   no, where rows are many: an SM has room for 32 of its warps, and for 40 of rung 8
 // After:  8
 // Left:   a warp that reduces or stores has no load in flight -> rung 10.
 
