@@ -25,6 +25,8 @@ _OPERATORS = [
     "-U__CUDA_NO_BFLOAT16_CONVERSIONS__",
 ]
 
+_SCALAR_TYPES = {"float32": "kFloat", "float16": "kHalf", "bfloat16": "kBFloat16", "int32": "kInt"}
+
 _CHECK = '''
 # ---- the inputs that the NumPy reference had, and the comparison with samples of its results ----
 
@@ -88,7 +90,7 @@ def export(ladder: Ladder, rung: Rung, dims: Dims, target: Target) -> str:
         f"const c10::cuda::CUDAGuard guard({op.args[0].name}_.device());",
         "const cudaStream_t stream = c10::cuda::getCurrentCUDAStream();",
         *cuda.sizes(op, dims, launch),
-        *(cuda.array(arg, f"{arg.name}_, ") for arg in op.args),
+        *(cuda.array(arg, f"{arg.name}_, at::{_stored(arg, target)[1]}, ") for arg in op.args),
         *launch,
         "launch();",
     ]
@@ -165,7 +167,7 @@ def _made(arg: Arg, given: Input | None, dims: Dims, target: Target) -> str:
     """The expression that makes an argument. A result starts as NaN, so that it does not pass where
     it is never written."""
     shape = arg.resolve_shape(dims)
-    dtype = f"torch.{resolve_dtype(arg.dtype, target.real).name.replace('uint', 'int')}"
+    dtype = f"torch.{_stored(arg, target)[0]}"
     if given is None:
         nothing = "-1" if "int" in dtype else "math.nan"
         return f"torch.full({shape}, {nothing}, dtype={dtype}, device=DEVICE)"
@@ -176,6 +178,12 @@ def _made(arg: Arg, given: Input | None, dims: Dims, target: Target) -> str:
         "factors": f"scaled(dout, VALUES[{arg.name!r}])",
     }[given.how]
     return f"stored({made}, {dtype})"
+
+
+def _stored(arg: Arg, target: Target) -> tuple[str, str]:
+    """PyTorch's names for an argument's type, in Python and in C++."""
+    name = resolve_dtype(arg.dtype, target.real).name.replace("uint", "int")
+    return name, _SCALAR_TYPES[name]
 
 
 def _dictionary(lists: Mapping[str, Iterable[str]]) -> str:

@@ -12,19 +12,23 @@ void check(cudaError_t status) {
     if (status != cudaSuccess) fail(cudaGetErrorString(status));
 }
 
-// A tensor as an argument of the kernel, with elements of type T.
+// A tensor as an argument of the kernel, with elements of type T, which PyTorch calls `type`.
 template <class T>
 struct Array {
     size_t rows, columns;  // columns: the last dimension; rows: all others together
     T* device;
 
-    Array(const char* name, const at::Tensor& tensor, size_t rows, size_t columns)
+    Array(
+        const char* name, const at::Tensor& tensor, at::ScalarType type, size_t rows, size_t columns)
         : rows(rows), columns(columns), device(static_cast<T*>(tensor.data_ptr())) {
         const bool fits = tensor.numel() == int64_t(rows * columns) &&
-                          tensor.element_size() == int64_t(sizeof(T));
+                          (rows == 1 || tensor.size(-1) == int64_t(columns));
         TORCH_CHECK(
-            fits && tensor.is_cuda() && tensor.is_contiguous(), name, " must be contiguous, on a GPU: ",
-            rows, " x ", columns, " elements of ", sizeof(T), " bytes");
+            fits && tensor.scalar_type() == type, name, " must be ", rows, " x ", columns,
+            " elements of type ", type);
+        TORCH_CHECK(
+            tensor.is_cuda() && tensor.is_contiguous() && reinterpret_cast<size_t>(device) % 16 == 0,
+            name, " must be contiguous, on a GPU, at a multiple of 16 bytes");
     }
 };
 
