@@ -16,6 +16,7 @@ from ladder.core.call.arrays import as_array, place_of
 from ladder.core.common.errors import LadderError
 from trainer.pytorch.gpt2 import GPT2, Buffers, Passes
 
+OTHERS = {"amsgrad": False, "maximize": False, "decoupled_weight_decay": True}  # of PyTorch's
 MOMENTS = {"exp_avg": "{}.m", "exp_avg_sq": "{}.v"}  # as torch.optim.AdamW calls them
 
 
@@ -43,8 +44,13 @@ class AdamW(torch.optim.Optimizer):  # type: ignore[misc]
         if not isinstance(self._model, GPT2):
             raise LadderError(f"AdamW moves a model that was swapped, not {type(model).__name__}")
         own = self._model.parameters
-        order = own if model is self._model else model.parameters()  # as in a state of PyTorch's
+        order = own if model is self._model else [*model.parameters()]  # as in PyTorch's states
+        if {*order} != {*own}:
+            raise LadderError("the model has other parameters than when it was swapped")
         more = {"eps": eps, "weight_decay": weight_decay, "max_norm": max_norm}
+        for name, value in {"lr": lr, **more}.items():
+            if not value >= 0:
+                raise LadderError(f"{name} must be at least 0, not {value}")
         super().__init__(order, {"lr": lr, "betas": betas, **more})
         self._held: Buffers | None = None
         self._hyper, self.norm, self._steps = (
@@ -53,6 +59,9 @@ class AdamW(torch.optim.Optimizer):  # type: ignore[misc]
         self._hyper[8] = 1  # the loss has no scale
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        for name, ours in OTHERS.items():
+            if any(group.get(name, ours) != ours for group in state_dict["param_groups"]):
+                raise LadderError(f"the state is of an optimizer with {name}={not ours}")
         super().load_state_dict(state_dict)
         self.param_groups[0].setdefault("max_norm", self.defaults["max_norm"])  # not in PyTorch's
         self._held = None
@@ -67,15 +76,18 @@ class AdamW(torch.optim.Optimizer):  # type: ignore[misc]
         model, held = self._model, self._held
         if any(p.grad is None for p in model.parameters):
             raise LadderError("a parameter has no gradient; torch.optim.AdamW moves some of them")
-        passes, place = model.any_passes(), place_of(model.parameters[0])
+        passes, place = model.first, place_of(model.parameters[0])
+        if passes is None:
+            raise LadderError("the model was not yet called without a mask")
         if held is None:
             if place.recorded:
                 raise LadderError("take one step before it is recorded")
             held = self._held = self._begin(passes)
         elif [p.data_ptr() for p in model.parameters] != self._places:
             raise LadderError("a parameter is in another memory; make its optimizer anew")
-        self._write_hyper()
-        passes.run(place, "update", held, _gradients(passes, model.parameters))
+        gradients = _gradients(passes, model.parameters)
+        self._write_hyper()  # counts the step, so what may fail comes before
+        passes.run(place, "update", held, gradients)
         torch.autograd.graph.increment_version(model.parameters)
         model.cast_at = None if place.recorded else model.versions()
         return loss

@@ -71,6 +71,8 @@ def swap(model: Any, **flags: Any) -> Any:
         if across[-1]:  # (in, out) becomes a view of (out, in)
             parameters[-1].data = parameters[-1].data.t().contiguous().t()
     ours, old = GPT2(config, parameters, across, **flags), model.forward
+    both = [held for part in model.modules() for held in (part._parameters, part._modules)]
+    parts = [(held, name, part) for held in both for name, part in held.items()]
 
     def forward(input_ids: Tensor | None = None, labels: Tensor | None = None, **more: Any) -> Any:
         known = {"use_cache": (True, False), "return_dict": (True,), "logits_to_keep": (0,)}
@@ -80,8 +82,8 @@ def swap(model: Any, **flags: Any) -> Any:
             if model.training:
                 warnings.warn(f"transformers' own kernels run, for {other}", stacklevel=2)
             return old(input_ids=input_ids, labels=labels, **more)
-        if model.lm_head.weight is not ours.parameters[0]:
-            raise LadderError("parameters were replaced; load_state_dict without assign=True")
+        if any(held.get(name) is not part for held, name, part in parts):
+            raise LadderError("a part was replaced; load_state_dict without assign=True")
         if labels is not None:  # row t is to predict token t + 1
             labels = torch.nn.functional.pad(labels[:, 1:], (0, 1), value=IGNORED)
         loss, logits = ours(input_ids, labels, model.training)
@@ -112,7 +114,7 @@ class GPT2:
         self.machine = open_machine(Flags(**{"device": device_name(gpu), **default, **flags}))
         if self.machine.choice.dtype == "fp16":
             raise LadderError("in fp16, gradients of the logits vanish: choose dtype='bf16'")
-        self.weights: Buffers | None = None
+        self.first: Passes | None = None  # of all, which share its weights and its update
         self.cast_at: list[int] | None = None  # versions of parameters whose weights AdamW wrote
         self._passes: dict[tuple[int, ...], Passes] = {}
 
@@ -122,12 +124,6 @@ class GPT2:
 
     def __deepcopy__(self, memo: Any) -> "GPT2":
         raise LadderError("copy a model before the swap, and let the copy load its state_dict")
-
-    def any_passes(self) -> "Passes":
-        """Those of a shape that was met: parameters and their update are the same at all."""
-        if not self._passes:
-            raise LadderError("the model was not yet called without a mask")
-        return next(iter(self._passes.values()))
 
     def __call__(
         self, tokens: Tensor, targets: Tensor | None = None, training: bool = False
@@ -139,6 +135,9 @@ class GPT2:
         """
         if not tokens.device == self.where == self.parameters[0].device:
             raise LadderError(f"the tokens are not on {self.where}; move a model before the swap")
+        for given in (tokens, tokens if targets is None else targets):
+            if given.shape != tokens.shape or given.dim() != 2 or given.is_floating_point():
+                raise LadderError(f"tokens and targets are integers (B, T), not {given.shape}")
         bad = (tokens < 0) | (tokens >= self.config.vocab)
         if targets is not None:
             bad |= (targets != IGNORED) & ((targets < 0) | (targets >= self.config.vocab))
@@ -212,9 +211,10 @@ class Passes:
         self._scratch = Scratch(self.device, needed)
         self._binder = functools.cache(self._binder_of)
         self.free: dict[Place, list[Buffers]] = defaultdict(list)  # that no backward pass needs
-        if model.weights is None:
-            model.weights = Buffers(self, "parameter")  # in the type of the run, at all shapes
-        self.weights = model.weights
+        first = model.first or self
+        # In the type of the run.
+        self.weights: Buffers = Buffers(self, "parameter") if first is self else first.weights
+        model.first = first
         self._cast = [*self.each(self.weights, "{}")]
 
     def each(self, held: Buffers, form: str) -> Iterator[Tensor]:
@@ -233,7 +233,8 @@ class Passes:
         with_logits  False, with targets, before a backward pass
         """
         pools, place = [self.free[place_of(tokens)]], place_of(tokens)
-        if self.model.versions() != self.model.cast_at:
+        written, self.model.cast_at = self.model.cast_at, None  # PyTorch's fused optimizers leave
+        if self.model.versions() != written:  # versions as they are
             torch._foreach_copy_(self._cast, self.model.parameters)
         if place.recorded:  # a graph keeps the memory that it was recorded with
             pools += self.free.values()
@@ -326,6 +327,8 @@ class _Differentiated(torch.autograd.Function):  # type: ignore[misc]
 
     @staticmethod
     def backward(ctx: Any, dloss: Any, dlogits: Any) -> Any:
+        if torch.is_grad_enabled():
+            raise RuntimeError("gradients have none of their own, as create_graph asks")
         if ctx.kept is None:
             raise RuntimeError("the backward pass overwrites what it reads: it runs only once")
         if ctx.versions != ctx.passes.model.versions():

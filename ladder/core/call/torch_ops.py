@@ -154,10 +154,11 @@ def _differentiable(
     count, outs = len(forward.names), [arg.name for arg in forward.outputs]
     both = [*forward.names, *outs]
     taken = {name for step, _ in behind for name in step.names}
-    for step, _ in behind:
-        names = {*both, *("d" + name for name in both)}
-        made = {arg.name for arg in (*step.inputs, *step.outputs)}
-        if step.op.layer != forward.op.layer or not made <= names:
+    own = (*forward.inputs, *forward.outputs)
+    known = {(d + arg.name, arg.shape) for arg in own for d in ("", "d")}
+    for step, _ in behind:  # that of a product with GELU goes through the GELU before the product
+        made = {(arg.name, arg.shape) for arg in (*step.inputs, *step.outputs)}
+        if step.op.layer != forward.op.layer or not made <= known:
             raise LadderError(f"{step.op.name} makes no gradients of {forward.op.name}")
     calls = [
         (made, step.names, step.free, [both.index(arg.name[1:]) for arg in step.outputs])
@@ -200,6 +201,9 @@ def _differentiable(
                     results = result if isinstance(result, tuple) else (result,)
                     for i, gradient in zip(gives, results, strict=True):
                         gradients[i] = gradient.to(ctx.types[i])
+            for name, needed, gradient in zip(both, ctx.needs_input_grad, gradients):  # noqa: B905
+                if needed and gradient is None:
+                    raise LadderError(f"{forward.op.name}: no op was named for d{name}")
             return tuple(gradients)
 
     def run(*args: Any) -> Any:

@@ -208,6 +208,46 @@ def test_an_optimizer_of_ours_refuses_what_it_would_do_wrong():
         optimizer.step()
 
 
+@pytest.mark.parametrize(
+    "settings",
+    [{name: bad} for name in ("lr", "eps", "weight_decay", "max_norm") for bad in (-1, np.nan)],
+)
+def test_settings_out_of_range_are_refused_by_name(settings):
+    with pytest.raises(LadderError, match=min(settings)):
+        kl.AdamW(models()[0], **settings)
+
+
+@pytest.mark.parametrize("name", ["amsgrad", "maximize", "decoupled_weight_decay"])
+def test_a_state_of_another_optimizer_is_refused_by_name(name):
+    ours, _, flat = models()
+    kind = torch.optim.Adam if name[0] == "d" else torch.optim.AdamW
+    theirs = kind(flat, **({} if name[0] == "d" else {name: True}))
+    with pytest.raises(LadderError, match=name):
+        kl.AdamW(ours).load_state_dict(theirs.state_dict())
+
+
+def test_a_step_that_fails_is_not_counted(monkeypatch):
+    ours, _, _ = models()
+    optimizer = kl.AdamW(ours)
+    ours(*batch())[0].backward()
+    optimizer.step()
+    with monkeypatch.context() as patch, pytest.raises(ZeroDivisionError):
+        patch.setattr("trainer.pytorch.adamw._gradients", lambda *_: 1 / 0)
+        optimizer.step()
+    optimizer.step()
+    assert optimizer.state_dict()["state"][0]["step"] == 2
+
+
+def test_weights_that_a_fused_optimizer_moves_are_cast(by_address):
+    """It leaves the versions of parameters as they are."""
+    ours, theirs, flat = models(**NAIVE, dtype="bf16")
+    for kind in (kl.AdamW, torch.optim.AdamW):
+        of, more = (ours, {}) if kind is kl.AdamW else (flat, {"fused": True})
+        ours(*batch())[0].backward()
+        kind(of, lr=0.02, **more).step()
+        assert_same([ours(*batch())[0]], [theirs(*batch())[0]], 5e-3)
+
+
 def test_a_rate_may_be_a_tensor_and_a_number_again():
     ours, _, flat = models()
     optimizer = kl.AdamW(ours)
@@ -257,8 +297,13 @@ def test_what_would_be_wrong_is_refused():
         flat[0].mul_(2)
     with pytest.raises(RuntimeError, match="parameter"):
         loss.backward()
+    with pytest.raises(RuntimeError, match="create_graph"):
+        torch.autograd.grad(ours(tokens, targets)[0], flat, create_graph=True)
     for wrong in ((tokens + V, targets), (tokens, targets - 5)):
         with pytest.raises(RuntimeError, match=" 257"):
+            ours(*wrong)
+    for wrong in ((tokens, targets[:1]), (tokens[0], targets[0]), (tokens.float(), targets)):
+        with pytest.raises(LadderError, match=r"\(B, T\)"):
             ours(*wrong)
     with pytest.raises(LadderError, match=r"fp16.*dtype='bf16'"):
         models(dtype="fp16")
@@ -336,6 +381,14 @@ def test_a_swapped_model_is_neither_copied_nor_given_other_parameters():
     model = kl.swap(their_model())
     with pytest.raises(LadderError, match="copy a model before"):
         copy.deepcopy(model)
+    inner = model.transformer.h[0].mlp
+    inner.c_fc, before = copy.copy(inner.c_fc), inner.c_fc
+    with pytest.raises(LadderError, match="replaced"):
+        model(batch()[0])
+    inner.c_fc, model.head = before, torch.nn.Linear(2, 2)
+    with pytest.raises(LadderError, match="other parameters"):
+        kl.AdamW(model)
+    del model.head
     model.load_state_dict(their_model().state_dict(), assign=True)
     with pytest.raises(LadderError, match="without assign"):
         model(batch()[0])

@@ -24,6 +24,7 @@ def attention(qkv):
     return out.transpose(1, 2).reshape(B, T, C)
 
 
+FOLDED = {"matmul_gelu.backward_input": "1"}
 PRODUCT = ("matmul.backward_input", "matmul.backward_weight_bias", "matmul.backward_weight")
 OPS = {  # backward ops, shapes of the inputs, integers, PyTorch's own
     "layernorm.forward": (
@@ -117,12 +118,22 @@ def test_views_that_kernels_cannot_take_are_copied():
             lambda op, x, w, b: kl.op("layernorm.forward", "1", {"gelu.backward": "1"}),
             r"gelu\.backward .*layernorm\.forward",
         ),
+        (  # the gradient of what GELU took, in the layer before
+            lambda op, x, w, b: kl.op("matmul_gelu.forward", "1", FOLDED),
+            r"matmul_gelu\.backward_input .*matmul_gelu\.forward",
+        ),
     ],
 )
 def test_what_does_not_fit_is_refused_by_name(call, names):
     op, inputs, _, _ = made("layernorm.forward")
     with torch.no_grad(), pytest.raises(LadderError, match=names):
         call(op, *inputs)
+
+
+def test_a_gradient_that_would_be_missing_is_refused_by_name():
+    (x, w, b), inner = made("matmul.forward")[1], kl.op("matmul.forward", "1", {PRODUCT[0]: "1"})
+    with pytest.raises(LadderError, match="no op was named for dweight"):
+        inner(x, w, b).sum().backward()
 
 
 def test_load_takes_tensors_as_they_are():
