@@ -51,5 +51,5 @@ def test_make_address_enters_the_owner_everywhere(tmp_path):
     for path, copy in copies.items():
         before, after = path.read_text(encoding="utf-8"), copy.read_text(encoding="utf-8")
         assert UNKNOWN not in after
-        named = len(re.findall(f'{UNKNOWN}[/.]|ADDRESS = .""', before))
+        named = len(re.findall(f'{UNKNOWN}[/.]|ADDRESS = ."."', before))
         assert len(re.findall("octo[/.]", after)) == named
