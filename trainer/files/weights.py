@@ -68,7 +68,9 @@ def open_with_tokenizer(flags: Flags) -> tuple[Model, Tokenizer]:
     seed, data_dir = flags.value("seed"), data_directory(flags.data_dir)
     # A file that is no model says so before a tokenizer's vocabulary is downloaded for it.
     opened = None if name in SIZES else open_file(Path(name))
-    chosen = get_tokenizer(tokenizer or tokenizer_of(name), data_dir, _newest(Path(name))[0])
+    there, _ = _newest(Path(name))
+    folder = there.parent if there.is_file() else there
+    chosen = get_tokenizer(tokenizer or tokenizer_of(name), data_dir, folder)
     model = opened or open_model(name, vocab=chosen.vocab, seed=seed, data_dir=data_dir)
     if model.tokenizer not in (None, chosen.name):
         raise LadderError(
