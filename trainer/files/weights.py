@@ -121,11 +121,13 @@ def open_file(path: Path) -> Model:
     if path.suffix == ".safetensors" or path.is_dir():
         if runs := kept_model.newest(folder):
             raise LadderError(f"-e {path} holds runs; name one: {', '.join(map(str, runs))}")
-        shape, pieces = huggingface.load_huggingface(folder)
+        opened = huggingface.load_huggingface(folder)
         source = str(folder)
         if not ((folder if path.is_dir() else folder.parent) / "config.json").exists():
-            source += f", without config.json taken for {shape.summary}"  # the heads are a guess
-        return Model(shape, pieces, source, tokenizer=huggingface.tokenizer_of(folder))
+            source += (
+                f", without config.json taken for {opened[0].summary}"  # its heads are a guess
+            )
+        return Model(*opened, source, tokenizer=huggingface.tokenizer_of(folder))
     raise LadderError(
         f"-e {path}: not a kind of file that holds a model; those are llm.c's .bin, .safetensors, "
         "and the folder of a run"
