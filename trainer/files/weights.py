@@ -124,9 +124,8 @@ def open_file(path: Path) -> Model:
         opened = huggingface.load_huggingface(folder)
         source = str(folder)
         if not ((folder if path.is_dir() else folder.parent) / "config.json").exists():
-            source += (
-                f", without config.json taken for {opened[0].summary}"  # its heads are a guess
-            )
+            # The number of heads is a guess.
+            source += f", without config.json taken for {opened[0].summary}"
         return Model(*opened, source, tokenizer=huggingface.tokenizer_of(folder))
     raise LadderError(
         f"-e {path}: not a kind of file that holds a model; those are llm.c's .bin, .safetensors, "
