@@ -99,7 +99,8 @@ doctor: $(VENV)/.core  ## say what this machine has, and what will run on it
 # What needs an address is a comment until there is one.
 address: $(ADDRESSED)  ## enter the owner on GitHub wherever YOUR_NAME stands: make address OWNER=name
 	@$(if $(OWNER),,echo "say who owns the repository on GitHub: make address OWNER=name" >&2; exit 2)
-	@sed -i 's/<!-- with an address: \(.*\) -->/\1/; s/^# with an address: //; s#YOUR_NAME\([/.]\)#$(OWNER)\1#g; /YOUR_NAME/d' $^
+	@sed -i 's/<!-- with an address: \(.*\) -->/\1/; s/^# with an address: //; s#YOUR_NAME\([/.]\)#$(OWNER)\1#g' $^
+	@sed -i 's#ADDRESS = ."."#ADDRESS = \\"https://github.com/$(OWNER)/kernel-ladder\\"#' notebooks/13_colab.ipynb
 
 clean:  ## remove .venv, runs and caches inside the repository
 	rm -rf $(VENV) build runs .pytest_cache .ruff_cache .mypy_cache .hypothesis

@@ -9,7 +9,8 @@
 #SBATCH --nodes=2 --ntasks-per-node=8 --gpus-per-node=8 --cpus-per-task=8
 #SBATCH --time=04:00:00 --signal=TERM@120 --requeue
 
-RUNS=${RUNS:-/shared/runs}                                     # all machines see it
+RUNS=${RUNS:-/shared/runs}                                      # all machines see it
+export SRUN_CPUS_PER_TASK=${SLURM_CPUS_PER_TASK:-1}             # since 22.05, srun reads this alone
 export KERNEL_LADDER_CACHE=${TMPDIR:-/tmp}/kernel-ladder-$USER  # a disk of each machine
 
 launch() {

@@ -113,7 +113,8 @@ RANKS = """
 LAUNCHERS = {
     "mpirun": '[ "$1 $2 $3 $4" = "--host node1:1,node2:1 -x PATH" ] || exit 9; shift 4'
     f'; set -- OMPI_COMM_WORLD_RANK OMPI_COMM_WORLD_SIZE "$@"{RANKS}',
-    "srun": f'set -- SLURM_PROCID SLURM_STEP_NUM_TASKS "$@"{RANKS}',
+    "srun": '[ "$SRUN_CPUS_PER_TASK" = 2 ] || exit 9'
+    f'; set -- SLURM_PROCID SLURM_STEP_NUM_TASKS "$@"{RANKS}',
     "ssh": '[ "$1" = localhost ] || exit 9; exec bash -c "cd /; $2"',
 }
 
@@ -124,7 +125,7 @@ LAUNCHERS = {
     ("script", "launcher", "settings"),
     [
         ("on_mpirun", "mpirun", {"HOSTS": "node1:1,node2:1"}),
-        ("on_slurm", "srun", {}),
+        ("on_slurm", "srun", {"SLURM_CPUS_PER_TASK": "2"}),
         ("on_ssh", "ssh", {"HOSTS": "localhost localhost", "GPUS": "1", "MEET": "tcp"}),
     ],
 )

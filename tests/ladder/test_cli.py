@@ -131,6 +131,15 @@ def test_sass_and_trace_take_the_type_that_the_rung_is_written_for(capsys):
     assert "float16" in capsys.readouterr().out
 
 
+@pytest.mark.nvrtc
+def test_sass_needs_no_memory_for_arrays_and_names_what_a_launch_adds(capsys):
+    pytest.importorskip("nvidia", reason="needs NVIDIA's compiler: pip install -e '.[compile]'")
+    words = ["attention.forward", "16bit-9", "--shape", "B=65536,T=65536,C=768,NH=12", "--summary"]
+    assert main(["sass", *words]) == 0
+    assert "0 bytes of shared memory" in (out := capsys.readouterr().out)
+    assert "its launch adds 36,864 bytes of shared memory" in out
+
+
 @pytest.mark.emulator
 def test_json_is_a_list_and_the_status_is_that_of_text(tmp_path, capsys):
     def found(*words, status=0):
@@ -230,6 +239,7 @@ def test_the_committed_pages_show_what_the_kernels_and_results_say(capsys):
         ("check x --shape N=4,N=5", "--shape: 'N=4,N=5'"),
         ("check attention.forward 1 --device emulated --shape B=1,T=3,C=5,NH=2", "C % NH == 0"),
         ("check layernorm.forward 3 --device emulated --shape N=99999999,C=99999999", "GiB"),
+        ("trace layernorm.forward 3 --shape N=99999999,C=99999999", "GiB"),
         ("check layernorm.forward 3 --shape N=3000000000,C=1", "is at least 1 and below 2^31"),
         ("check layernorm.forward 3 --shape N=3,V=1", "its dimensions are N, C; write e.g. N="),
         ("trace layernorm.forward 3 --timeline run.xyz", "run.xyz: its name must end in .svg"),

@@ -103,8 +103,6 @@ class Job:
         engine = self.machine.engine(
             self.kernels, self._build, pieces, rungs=rungs, peers=self.peers
         )
-        if write:
-            print(f"will write to {FOLDER}; --no-write leaves it as it is", file=sys.stderr)
         B, T, vocab = self.program.B, self.program.T, self.shape.vocab
         tokens, targets = np.random.default_rng(0).integers(0, vocab, (2, B, T))
         if self.text is not None:
@@ -119,6 +117,8 @@ class Job:
                 step=10, lr=0.0, beta1=0.9, beta2=0.95, eps=1e-8, weight_decay=0.1, clip=1.0
             ),
         )
+        if write:
+            print(f"will write to {FOLDER}; --no-write leaves it as it is", file=sys.stderr)
         return engine
 
     def alone(self) -> "Job":
@@ -189,12 +189,10 @@ def parser_of(command: str, description: str, *more: str) -> Parser:
         "steps": "steps to time; default 20",
         "device": "cpu, cuda or cuda:N, hip (AMD); a GPU where there is one",
     }
-    description += " The result is printed, and written to doc/results/training."
+    description += f" The result is printed, and written to {FOLDER}."
     parser = build_parser(f"python -m trainer {command}", description, names, helps=helps)
     parser.set_defaults(steps=20)
-    parser.add_argument(
-        "--no-write", action="store_true", help="only print: leave doc/results as it is"
-    )
+    parser.add_argument("--no-write", action="store_true", help="only print: write no file")
     return parser
 
 

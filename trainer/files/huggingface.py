@@ -105,9 +105,9 @@ def export_huggingface(
     write_json(directory / "config.json", settings, indent=2)
 
 
-def tokenizer_of(folder: Path) -> str | None:
+def tokenizer_of(path: Path) -> str | None:
     """The name of the tokenizer of a model that was exported here; None for another's."""
-    path = folder / WEIGHTS
+    path = path / WEIGHTS if path.is_dir() else path
     return TensorFile(path).metadata.get("tokenizer") if path.exists() else None
 
 

@@ -68,7 +68,9 @@ def open_with_tokenizer(flags: Flags) -> tuple[Model, Tokenizer]:
     seed, data_dir = flags.value("seed"), data_directory(flags.data_dir)
     # A file that is no model says so before a tokenizer's vocabulary is downloaded for it.
     opened = None if name in SIZES else open_file(Path(name))
-    chosen = get_tokenizer(tokenizer or tokenizer_of(name), data_dir, _newest(Path(name))[0])
+    there, _ = _newest(Path(name))
+    folder = there.parent if there.is_file() else there
+    chosen = get_tokenizer(tokenizer or tokenizer_of(name), data_dir, folder)
     model = opened or open_model(name, vocab=chosen.vocab, seed=seed, data_dir=data_dir)
     if model.tokenizer not in (None, chosen.name):
         raise LadderError(
@@ -120,7 +122,11 @@ def open_file(path: Path) -> Model:
         if runs := kept_model.newest(folder):
             raise LadderError(f"-e {path} holds runs; name one: {', '.join(map(str, runs))}")
         opened = huggingface.load_huggingface(folder)
-        return Model(*opened, str(folder), tokenizer=huggingface.tokenizer_of(folder))
+        source = str(folder)
+        if not ((folder if path.is_dir() else folder.parent) / "config.json").exists():
+            # The number of heads is a guess.
+            source += f", without config.json taken for {opened[0].summary}"
+        return Model(*opened, source, tokenizer=huggingface.tokenizer_of(folder))
     raise LadderError(
         f"-e {path}: not a kind of file that holds a model; those are llm.c's .bin, .safetensors, "
         "and the folder of a run"

@@ -128,7 +128,11 @@ class Watch:
             link.close()
 
     def fail(self, message: str, status: int) -> None:
-        if not self._leaving.is_set():
+        """Tell the others why this rank ends. If another one has failed before, the thread says so
+        and ends the process: the user reads of one failure."""
+        if self._leaving.is_set():
+            self._thread.join()
+        else:
             self._leaving.set()
             self._send_failure(message, status)
 

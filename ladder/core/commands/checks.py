@@ -123,7 +123,7 @@ def _judge(ladder: Ladder, options: argparse.Namespace) -> tuple[bool, list[str]
     """Whether a rung keeps the limits that are given, and a sentence on each."""
     rung = ladder.find(options.rung)
     dtype = shared.dtype_of(ladder, rung, options, Emulated().target)
-    dims = shared.shape_of(ladder, options) if options.shape else ladder.op.shapes[-1]
+    dims = shared.shape_to_run(ladder, options) if options.shape else ladder.op.shapes[-1]
     given = dtype, dims, options.at_most, options.at_least
     rights = options.unconfined or not rung.is_own_file
     return sandbox.judge(options.reference or ladder.op.name, options.rung, *given, rights)
@@ -171,7 +171,7 @@ def _check_ladder(
 ) -> Iterator[Checked]:
     """The reports, one after the other; the pool compiles what comes next in the meantime."""
     dtypes, name = options.dtype, options.reference or ladder.op.name
-    shapes = [shared.shape_of(ladder, options)] if options.shape else None
+    shapes = [shared.shape_to_run(ladder, options)] if options.shape else None
     if options.rung is not None and options.rung.endswith(SUFFIXES):
         options.unconfined = shared.unconfined(options, ladder.find(options.rung))  # it asks once
         given = options.device, dtypes, shapes, options.seconds, options.unconfined

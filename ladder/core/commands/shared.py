@@ -171,7 +171,13 @@ def shape_of(ladder: Ladder, options: argparse.Namespace) -> Dims:
         why = f"it needs {why}"
     if why:
         raise LadderError(f"--shape {format_dims(dims)} is no shape of {op.name}: {why}")
-    need = op.least_bytes(dims, np.dtype(np.float32))
+    return dims
+
+
+def shape_to_run(ladder: Ladder, options: argparse.Namespace) -> Dims:
+    """The same, for a command that makes the arrays here: they must fit its memory."""
+    dims = shape_of(ladder, options)
+    need = ladder.op.least_bytes(dims, np.dtype(np.float32))
     if need > (there := os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")):
         raise LadderError(
             f"--shape {format_dims(dims)} takes {need / 2**30:,.0f} GiB, and this machine has "

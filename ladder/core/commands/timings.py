@@ -127,7 +127,7 @@ def bench_ladders(options: argparse.Namespace) -> int:
 
 def _shape(ladder: Ladder, options: argparse.Namespace) -> dict[str, Dims] | None:
     """The shape that --shape gives, by its name; None without."""
-    dims = shared.shape_of(ladder, options)
+    dims = shared.shape_to_run(ladder, options)
     known = (name for name, bench_dims in ladder.op.bench.items() if bench_dims == dims)
     return {next(known, format_dims(dims)): dims} if options.shape else None
 
@@ -216,11 +216,12 @@ def pick_rung(options: argparse.Namespace) -> int:
     if options.op is None:
         raise LadderError("name an op to pick a rung of, or give --save")
     ladder = find(options.op)
-    shapes = [shared.shape_of(ladder, options)] if options.shape else [*ladder.op.bench.values()]
+    given = shared.shape_to_run(ladder, options) if options.shape else None
+    shapes = [given] if given else [*ladder.op.bench.values()]
     settings = ("library", "deterministic", "tf32", "fresh")
-    given = {name: getattr(options, name) for name in settings}
+    chosen = {name: getattr(options, name) for name in settings}
     for dtype in options.dtype or ladder.op.reals:
-        choices = pick.pick(ladder, device, dtype, *shapes, **given)
+        choices = pick.pick(ladder, device, dtype, *shapes, **chosen)
         for shape, choice in zip(shapes, choices, strict=True):
             print(f"{options.op} at {format_dims(shape)} in {dtype} on {device.name}:")
             for id, why in choice.reasons.items():

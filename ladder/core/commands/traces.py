@@ -8,7 +8,8 @@ from pathlib import Path
 from ladder.core.commands import shared
 from ladder.core.common.errors import LadderError
 from ladder.core.common.files import atomic_write
-from ladder.core.contract.op import format_dims
+from ladder.core.contract.ladder import Ladder
+from ladder.core.contract.op import Dims, format_dims
 from ladder.core.device.cuda import compiler
 from ladder.core.emulator.emulated import Emulated
 from ladder.core.show import machine, ncu, source_code, trace
@@ -53,7 +54,7 @@ def trace_rung(options: argparse.Namespace) -> int:
     rights = shared.unconfined(options, rung) or not rung.is_own_file
     if rung.is_own_file and not options.timeline:
         sandbox.require(op, rung, "emulated", rights)
-    dims = shared.shape_of(ladder, options) if options.shape else source_code.small_shape(ladder.op)
+    dims = _counted_shape(ladder, options)
     dtype = shared.dtype_of(ladder, rung, options, Emulated(warp=options.warp).target)
     title = f"{ladder.op.name} {rung.label}, {format_dims(dims)}, {dtype}"
     if options.timeline:
@@ -83,6 +84,12 @@ def _write(path: Path, drawing: Drawing) -> None:
         file.write(drawing.svg().encode())
 
 
+def _counted_shape(ladder: Ladder, options: argparse.Namespace) -> Dims:
+    """The shape that --shape gives, or a small one."""
+    given = shared.shape_to_run(ladder, options) if options.shape else None
+    return given or source_code.small_shape(ladder.op)
+
+
 def how_to_profile(options: argparse.Namespace) -> int:
     """How to profile a rung with Nsight Compute, and what it should count; needs NVRTC, no GPU."""
     ladder, rung = shared.op_and_rung(options)
@@ -91,8 +98,7 @@ def how_to_profile(options: argparse.Namespace) -> int:
         sandbox.require(options.op, rung, "emulated", rights)
     target_of = functools.partial(compiler.typical_target, options.arch)
     dtype = shared.dtype_of(ladder, rung, options, target_of)
-    large = shared.shape_of(ladder, options)
-    small = large if options.shape else source_code.small_shape(ladder.op)
+    large, small = shared.shape_of(ladder, options), _counted_shape(ladder, options)
     counted = machine.kernels(ladder, rung, dtype, small, options.arch)
     timed = machine.kernels(ladder, rung, dtype, large, options.arch)
     sms = counted[0].multiprocessors

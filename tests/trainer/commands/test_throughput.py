@@ -66,7 +66,8 @@ def test_a_file_that_holds_something_else_is_left_alone(measured, tmp_path):
 
 def test_a_command_that_is_refused_does_not_say_that_it_will_write(monkeypatch, capsys):
     add_size(monkeypatch, "d2", layers=2, channels=16, heads=2)
-    for words in (["-e", "nowhere"], ["-e", "d2", "--device", "cpu", "-b", "60000"]):
+    d2 = ["-e", "d2", "--device", "cpu", "-b"]
+    for words in (["-e", "nowhere"], [*d2, "60000"], [*d2, "1", "-t", "3", "-i", "nowhere.bin"]):
         with pytest.raises(LadderError):
             throughput.main(words)
     assert capsys.readouterr().err == ""

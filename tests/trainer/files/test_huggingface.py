@@ -3,6 +3,7 @@
 import hashlib
 import itertools
 import json
+import re
 import shutil
 import tracemalloc
 from pathlib import Path
@@ -24,6 +25,7 @@ from trainer.data.tokenizers import ByteTokenizer
 from trainer.engine.engine import Engine
 from trainer.files import huggingface
 from trainer.files.huggingface import export_huggingface, find_pretrained, load_huggingface
+from trainer.files.weights import open_file
 from trainer.model.gpt2 import GPT2Config
 from trainer.model.program import build, initial_parameters
 from trainer.model.registry import SIZES
@@ -134,8 +136,10 @@ def test_without_a_config_the_shapes_tell(tmp_path):
     config = GPT2Config(context=5, vocab=300, padded_vocab=384, layers=2, heads=3, channels=192)
     ours = parameters(config)
     export_huggingface(tmp_path, config, ours.__getitem__, ByteTokenizer())
+    assert open_file(tmp_path).source == str(tmp_path)
     (tmp_path / "config.json").unlink()
     assert load(tmp_path)[0] == config
+    assert re.search(r"without config\.json .* 3 heads", open_file(tmp_path).source)
 
 
 def without(tensors, name):

@@ -90,7 +90,7 @@ def test_a_model_brings_the_characters_of_its_text(tmp_path):
     kept_model.keep(
         tmp_path, shape, lambda name: np.zeros(shape.parameter_shapes()[name]), tokenizer
     )
-    for name in (tmp_path, tmp_path / "model"):
+    for name in (tmp_path, tmp_path / "model", tmp_path / "model" / "model.safetensors"):
         flags = Flags(model=str(name), data_dir=str(tmp_path / "data"))
         _, opened_with = weights.open_with_tokenizer(flags)
         assert (opened_with.name, opened_with.symbols) == (tokenizer.name, tokenizer.symbols)

@@ -61,6 +61,21 @@ def test_an_error_of_a_rank_is_shown_by_rank_0(ranks):
     assert two(ended)[0].startswith(f"{NAME}: the disk is full;")
 
 
+def test_of_two_ranks_that_fail_at_once_one_message_is_shown():
+    shown = queue.Queue()
+    leader, other = tables(2)
+
+    def end(message, status):
+        time.sleep(0.2)
+        shown.put(message)
+
+    leading = open_watch(leader, 60.0, end=end)
+    other.links[0].watch.send_bytes(watch.FAILED + b"2 the disk is full")
+    assert leading._leaving.wait(10)
+    leading.fail("the disk is full", 2)  # returns once the process would have ended
+    assert "the disk is full; all ranks stop" in shown.get_nowait()
+
+
 @pytest.mark.parametrize("status", [1, 2, 130])
 def test_all_ranks_end_with_the_status_of_the_one_that_failed(monkeypatch, status):
     monkeypatch.setattr(watch, "INTERVAL", 0.05)
