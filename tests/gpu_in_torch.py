@@ -4,8 +4,9 @@
     python -m tests.gpu_in_torch times    # training steps in turn: trainer, swapped, torch.compile
 
 `steps` compares with PyTorch in float32, and waits for the GPU only at the end; it exits with
-status 1 where a relative distance is above TOLERANCE. The model is that of transformers where it
-is installed, and otherwise trainer/commands/torch_gpt2.py.
+status 1 where a relative distance is above TOLERANCE. `times` takes 1 to 2 minutes for each size
+(`-b`), and each max-autotune (`--compiled`) several more. The model is that of transformers where
+it is installed, and otherwise trainer/commands/torch_gpt2.py.
 """
 
 from __future__ import annotations
@@ -13,11 +14,9 @@ from __future__ import annotations
 import argparse
 import functools
 import gc
-import json
 import sys
 import time
 from collections.abc import Callable, Sequence
-from datetime import date
 from typing import Any
 
 import numpy as np
@@ -26,7 +25,6 @@ import torch.nn.functional as F
 
 from kernel_ladder import torch as kl
 from ladder.core.common.errors import LadderError
-from ladder.core.measure import results
 from tests.gpu_vs_torch import (
     BETAS,
     CLIP,
@@ -39,7 +37,7 @@ from tests.gpu_vs_torch import (
     without_keys,
 )
 from trainer.commands import torch_gpt2
-from trainer.commands.step_timing import FOLDER, Job, machine_of, one_step, write_json
+from trainer.commands.step_timing import Job, one_step
 from trainer.model.gpt2 import GPT2Config
 
 try:
@@ -176,16 +174,8 @@ def losses_of(shape: GPT2Config, tokens: torch.Tensor, name: str, dtype: str) ->
 
 
 def times(options: argparse.Namespace) -> int:
-    """Print and keep milliseconds of a step in bf16: each way in turn, again and again, with
-    the trainer's among them."""
-    machine = machine_of(job_of(options, "bf16", 1, "naive").device)
-    machine |= {
-        "torch": torch.__version__,
-        "transformers": getattr(transformers, "__version__", ""),
-    }
-    path = FOLDER / f"{results.slug(machine['name'])}-in-torch.json"
-    before = json.loads(path.read_text(encoding="utf-8"))["steps"] if path.exists() else []
-    rows = {(row["B"], row["what"]): row for row in before}
+    """Print milliseconds of a step in bf16: each way in turn with the trainer's, again and
+    again."""
     for B in options.batch:
         job = job_of(options, "bf16", B, "best")
         tokens = torch.randint(0, job.shape.vocab, (B, options.sequence), device="cuda")
@@ -201,16 +191,11 @@ def times(options: argparse.Namespace) -> int:
                 print(f"B={B:2} {name:37} {str(error).splitlines()[0]}", flush=True)
                 continue
             size = torch.cuda.max_memory_allocated() / 2**30
-            row = {"B": B, "T": options.sequence, "what": name, "ms": both[1]}
-            rows[B, name] = row | {"trainer_ms": both[0], "gib": size, "date": str(date.today())}
-            steps = [row for _, row in sorted(rows.items())]
-            write_json(path, {"machine": machine, "model": options.model, "steps": steps})
             print(
                 f"B={B:2} {name:37} {both[1]:8.2f} ms, the trainer beside it {both[0]:8.2f}: "
                 f"{both[1] / both[0]:.3f} x, {size:.1f} GiB",
                 flush=True,
             )
-    print(f"written to {path}")
     return 0
 
 

@@ -7,6 +7,7 @@ kl.AdamW(model)                    its optimizer, with clipping, which writes th
 
 from ladder.core.call.torch_ops import op
 from trainer.pytorch.adamw import AdamW
-from trainer.pytorch.gpt2 import GPT2, IGNORED, swap
+from trainer.pytorch.gpt2 import GPT2, IGNORED
+from trainer.pytorch.swap import swap
 
 __all__ = ["GPT2", "IGNORED", "AdamW", "op", "swap"]

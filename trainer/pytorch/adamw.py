@@ -64,7 +64,6 @@ class AdamW(torch.optim.Optimizer):  # type: ignore[misc]
                 raise LadderError(f"the state is of an optimizer with {name}={not ours}")
         super().load_state_dict(state_dict)
         self.param_groups[0].setdefault("max_norm", self.defaults["max_norm"])  # not in PyTorch's
-        self._held = None
 
     @torch.no_grad()  # type: ignore[untyped-decorator]
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -76,6 +75,8 @@ class AdamW(torch.optim.Optimizer):  # type: ignore[misc]
         model, held = self._model, self._held
         if any(p.grad is None for p in model.parameters):
             raise LadderError("a parameter has no gradient; torch.optim.AdamW moves some of them")
+        if held is not None and self._replaced():
+            held = None
         passes, place = model.first, place_of(model.parameters[0])
         if passes is None:
             raise LadderError("the model was not yet called without a mask")
@@ -117,7 +118,15 @@ class AdamW(torch.optim.Optimizer):  # type: ignore[misc]
         for p, step in zip(parameters, self._steps, strict=True):
             self.state[p]["step"] = step
         self._places = [p.data_ptr() for p in parameters]
+        entries = [self.state[p] for p in parameters]
+        self._kept = self.state, [(of, key, of[key]) for of in entries for key in MOMENTS]
         return held
+
+    def _replaced(self) -> bool:
+        """Whether states are others than those that the kernels work on."""
+        state, moments = self._kept
+        same = self.state is state and len(state) == len(self._places)
+        return not same or any(of.get(key) is not moment for of, key, moment in moments)
 
     def _write_hyper(self) -> None:
         """What the kernels read of this step, in the order of reference.adamw.HYPER."""

@@ -1,8 +1,7 @@
 """A GPT-2 of PyTorch's that computes with the kernels of the ladders.
 
-    model = GPT2LMHeadModel.from_pretrained("gpt2").cuda()
-    swap(model, dtype="bf16")
-    model(tokens, labels=tokens).loss.backward()
+    model = GPT2(config, parameters, across, dtype="bf16")
+    loss, logits = model(tokens, targets)
 
 Forward and backward are one autograd.Function. It runs the program of the trainer (program.py), by
 the kernels that the trainer would choose, in PyTorch's memory and on its current stream, one stream
@@ -11,11 +10,8 @@ at a time. Each new shape (B, T) is set up when it is met, which may compile and
 
 import contextlib
 import functools
-import warnings
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -30,7 +26,6 @@ from ladder.core.contract.peers import address
 from trainer.engine import memory
 from trainer.engine.engine import Scratch, early_reads, views
 from trainer.engine.rung_map import rung_of
-from trainer.files.huggingface import config_of, named_tensors
 from trainer.flags import Flags
 from trainer.model.calls import Call
 from trainer.model.gpt2 import GPT2Config
@@ -40,66 +35,13 @@ IGNORED = -100  # the target of a row that does not count
 MOST_KEPT = 16  # parts that are bound to a memory, by where the gradients are
 
 
-def swap(model: Any, **flags: Any) -> Any:
-    """Let transformers' GPT2LMHeadModel compute with our kernels; it is called as before.
-
-    flags  of the trainer, as keywords: dtype ("fp32", "bf16"), rungs ("best", ...), rung, fuse
-
-    Parameters, float32, keep their names, shapes and values; matrices are laid out anew, as our
-    kernels read them. With labels and gradients, the output has no logits, which become their own
-    gradient. Calls with masks, caches and the like go to the old forward.
-
-    Raises LadderError for a model that is not GPT-2 as it was published.
-    """
-    from transformers import GPT2LMHeadModel
-    from transformers.modeling_outputs import CausalLMOutputWithCrossAttentions
-
-    if not isinstance(model, GPT2LMHeadModel):
-        raise LadderError(f"swap takes transformers' GPT2LMHeadModel, not {type(model).__name__}")
-    c, where = model.config, Path("model.config")
-    config = config_of(c.to_dict(), where)
-    tied = model.lm_head.weight is model.transformer.wte.weight
-    if not isinstance(config, GPT2Config) or not tied or c.embd_pdrop != c.resid_pdrop:
-        raise LadderError(f"{where}: it must be GPT-2, with embd_pdrop and resid_pdrop the same")
-    config = replace(config, dropout=c.resid_pdrop, attention_dropout=c.attn_pdrop)
-    form = config.hugging_face
-    assert form is not None
-    parameters, across = [], []
-    for name, _, theirs in named_tensors(form, config):
-        parameters.append(model.get_parameter(form.prefix + theirs))
-        across.append(form.tensors[name][1])
-        if across[-1]:  # (in, out) becomes a view of (out, in)
-            parameters[-1].data = parameters[-1].data.t().contiguous().t()
-    ours, old = GPT2(config, parameters, across, **flags), model.forward
-    both = [held for part in model.modules() for held in (part._parameters, part._modules)]
-    parts = [(held, name, part) for held in both for name, part in held.items()]
-
-    def forward(input_ids: Tensor | None = None, labels: Tensor | None = None, **more: Any) -> Any:
-        known = {"use_cache": (True, False), "return_dict": (True,), "logits_to_keep": (0,)}
-        more = {key: value for key, value in more.items() if value is not None}
-        other = [k for k, v in more.items() if isinstance(v, Tensor) or v not in known.get(k, ())]
-        if other or input_ids is None:
-            if model.training:
-                warnings.warn(f"transformers' own kernels run, for {other}", stacklevel=2)
-            return old(input_ids=input_ids, labels=labels, **more)
-        if any(held.get(name) is not part for held, name, part in parts):
-            raise LadderError("a part was replaced; load_state_dict without assign=True")
-        if labels is not None:  # row t is to predict token t + 1
-            labels = torch.nn.functional.pad(labels[:, 1:], (0, 1), value=IGNORED)
-        loss, logits = ours(input_ids, labels, model.training)
-        return CausalLMOutputWithCrossAttentions(loss=loss, logits=logits)
-
-    model.forward, model.kernel_ladder = torch.compiler.disable(forward), ours
-    return model
-
-
 class GPT2:
     """The loss and the logits of a GPT-2, with gradients for its parameters.
 
     parameters  float32, in the order of `config.parameters()`, those of the layers one by one; the
                 table of tokens without padding
     across      whether each is the transpose of a matrix as our kernels read it
-    flags       as those of `swap`
+    flags       of the trainer, as keywords: dtype ("fp32", "bf16"), rungs, rung, fuse, ...
     """
 
     def __init__(
@@ -115,12 +57,14 @@ class GPT2:
         if self.machine.choice.dtype == "fp16":
             raise LadderError("in fp16, gradients of the logits vanish: choose dtype='bf16'")
         self.first: Passes | None = None  # of all, which share its weights and its update
-        self.cast_at: list[int] | None = None  # versions of parameters whose weights AdamW wrote
+        self.cast_at: list[tuple[int, int]] | None = (
+            None  # versions of parameters whose weights AdamW wrote
+        )
         self._passes: dict[tuple[int, ...], Passes] = {}
 
-    def versions(self) -> list[int]:
-        """What changes when parameters are written in place."""
-        return [p._version for p in self.parameters]
+    def versions(self) -> list[tuple[int, int]]:
+        """What changes when parameters are written in place, or get other memory."""
+        return [(p._version, p.data_ptr()) for p in self.parameters]
 
     def __deepcopy__(self, memo: Any) -> "GPT2":
         raise LadderError("copy a model before the swap, and let the copy load its state_dict")

@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import inspect
 
 import numpy as np
 import pytest
@@ -372,8 +373,11 @@ def test_states_go_to_adamw_of_pytorch_and_back():
             optimizer.step()
             optimizer.zero_grad()
             state = optimizer.state_dict()
-        results.append([p for name, p in model.named_parameters() if "attn.bias" not in name])
         assert all(each["step"] == 3 for each in state["state"].values())
+        optimizer.state.clear()  # moments begin anew
+        model(batch()[0], labels=batch()[0]).loss.backward()
+        optimizer.step()
+        results.append([p for name, p in model.named_parameters() if "attn.bias" not in name])
     assert_same(*results)
 
 
@@ -392,6 +396,45 @@ def test_a_swapped_model_is_neither_copied_nor_given_other_parameters():
     model.load_state_dict(their_model().state_dict(), assign=True)
     with pytest.raises(LadderError, match="without assign"):
         model(batch()[0])
+
+
+def test_a_model_whose_layers_or_loss_are_others_is_not_swapped():
+    class OwnForward(type(their_model())):
+        def forward(self, *args, **more):
+            return super().forward(*args, **more)
+
+    others = [their_model() for _ in range(3)]
+    others[0].transformer.h[1].mlp.act = torch.nn.ReLU()
+    others[1].transformer.ln_f.eps = 0.5
+    others[2].__class__ = OwnForward
+    for model in others:
+        with pytest.raises(LadderError, match=r"layers|forward"):
+            kl.swap(model)
+    hooked, other = kl.swap(their_model()), kl.swap(their_model())
+    hooked.transformer.h[0].mlp.register_forward_hook(print)
+    other.loss_function = print
+    for model in (hooked, other):
+        with pytest.raises(LadderError, match="would not run"):
+            model(batch()[0])
+
+
+def test_dropout_of_the_layers_and_a_cache_are_as_transformers_have_them():
+    tokens = batch()[0]
+    results = []
+    for swapped in (True, False):
+        model = their_model(attn_pdrop=0.5)
+        model = (kl.swap(model) if swapped else model).train()
+        model.transformer.eval()
+        logits = model(tokens).logits.detach()
+        first = model(tokens[:, :1], use_cache=True)
+        both = {"past_key_values": first.past_key_values, "use_cache": True}
+        results.append([logits, model(tokens[:, 1:2], **both).logits])
+    assert_same(*results)
+    model = kl.swap(model)
+    assert "attention_mask" in inspect.signature(model.forward).parameters
+    model.transformer.h[0].train()
+    with pytest.raises(LadderError, match="some layers"):
+        model(tokens)
 
 
 def test_a_swapped_model_goes_through_the_compiler():

@@ -39,8 +39,3 @@ def test_a_function_that_is_gone_names_what_takes_its_place(module, name):
         getattr(module, name)
     with pytest.raises(AttributeError, match=r"has no 'typo'$"):
         _ = module.typo
-
-
-def test_first_cells_of_the_first_version_still_run():
-    nb.draw_for_all_pages()
-    nb.spec("puzzle.copy", N=12)
