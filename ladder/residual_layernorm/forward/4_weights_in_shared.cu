@@ -6,7 +6,7 @@
 //         are issued first: they are in flight during the copy and the barrier after it. Rows are
 //         loaded and stored with the streaming hint: the caches evict these lines first.
 // Expect: the same bytes. The loads of weight and bias are hidden behind a wait that is there
-//         anyway. The caches write back changed lines while there is bandwidth to spare.
+//         anyway.
 // Needs:  C % vector == 0; ROW_VECTORS <= 16
 // Define: ROWS = 2; CHANNELS = C; ROW_VECTORS = ceil_div(C, vector * warp)
 // Launch: residual_layernorm_forward<<<ceil_div(N, ROWS), ROWS * warp>>>
