@@ -1,6 +1,7 @@
 // crossentropy fused, rung 1: one thread per row
 // Before: softmax forward, crossentropy forward and backward, softmax backward: four kernels read
-//         or write the row ten times, and the probabilities take as much memory as the logits.
+//         or write the row at least six times, and the probabilities take as much memory as the
+//         logits.
 // Change: dlogits = dloss * (softmax(logits) - onehot(target)). One thread for each of the N rows
 //         reads its logits three times, and replaces them by their gradients.
 // Expect: far below the roof (the bandwidth of a plain copy). Neighbouring lanes (the threads of a

@@ -8,8 +8,7 @@
 // Define: BLOCK = 1024; WARPS = BLOCK // warp
 // Launch: crossentropy_fused<<<N, BLOCK, Vp * sizeof_real>>>
 // After:  4
-// Left:   two exponentials for every logit: more instructions than fit into the time that the
-//         memory takes -> rung 6.
+// Left:   two exponentials for every logit, each of several instructions -> rung 6.
 
 #include "portable.cuh"
 

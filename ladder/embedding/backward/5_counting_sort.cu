@@ -4,8 +4,8 @@
 //         counts (a prefix sum, or scan) gives the place where each token's run begins. Every token
 //         takes a place in its run with an atomic (a scatter), and then compares its index only
 //         with those of its run.
-// Expect: five small kernels with almost no work in each; most of the time is their launches. The
-//         end of a run is now known in advance, so its loads need not wait for each other.
+// Expect: five small kernels with almost no work in each. The end of a run is now known in
+//         advance, so its loads need not wait for each other.
 // Needs:  nothing
 // Define: BLOCK = 256; RUNS = 4; SCAN = 1024
 // Launch: embedding_backward_clear<<<ceil_div(V, BLOCK), BLOCK>>>

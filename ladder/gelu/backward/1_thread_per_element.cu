@@ -1,7 +1,7 @@
 // gelu backward, rung 1: one thread per element
 // Before: the NumPy reference.
 // Change: one thread for each of the N elements computes the formula as it is written.
-// Expect: at least 3 * sizeof(real) bytes per element, in loads of 2 or 4 bytes, and some forty
+// Expect: at least 3 * sizeof(real) bytes per element, in loads of 2 or 4 bytes, and some sixty
 //         instructions. In 16 bits, the instructions take longer than the memory.
 // Needs:  nothing
 // Define: BLOCK = 256

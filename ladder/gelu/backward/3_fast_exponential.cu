@@ -3,7 +3,7 @@
 // Change: (1 + tanh(u)) / 2 = 1 / (1 + exp(-2u)): one power of two and one reciprocal. The special
 //         function unit (SFU) computes both, and all constant factors are combined into one. The
 //         addition of 1 makes their last bits irrelevant.
-// Expect: less than half the instructions. Bound by memory in every type.
+// Expect: three fifths of the instructions. Bound by memory in every type.
 // Needs:  N % vector == 0
 // Define: BLOCK = 256
 // Launch: gelu_backward<<<ceil_div(N, BLOCK * vector), BLOCK>>>

@@ -8,7 +8,7 @@
 // Needs:  nothing
 // Define: BLOCK = 256
 // Launch: relu_backward<<<ceil_div(N, BLOCK), BLOCK>>>
-// Left:   loads are 2 or 4 bytes wide -> rung 2.
+// Left:   dout is loaded behind a branch, and loads are 2 or 4 bytes wide -> rung 2.
 
 #include "portable.cuh"
 

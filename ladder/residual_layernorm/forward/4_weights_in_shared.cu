@@ -2,11 +2,12 @@
 // Before: in rung 3, the warps load weight and bias for every row, and only after its statistics
 //         are known. What they read or write last stays in the caches longest, although this kernel
 //         does not read it again.
-// Change: a block copies weight and bias to shared memory for its ROWS rows. The loads of the rows
-//         are issued first: they are in flight during the copy and the barrier after it. Rows are
-//         loaded and stored with the streaming hint: the caches evict these lines first.
+// Change: a block copies weight and bias to shared memory for its rows, two and no longer four. The
+//         loads of the rows are issued first: they are in flight during the copy and the barrier
+//         after it. Rows are loaded and stored with the streaming hint: the caches evict these
+//         lines first.
 // Expect: the same bytes. The loads of weight and bias are hidden behind a wait that is there
-//         anyway. The caches write back changed lines while there is bandwidth to spare.
+//         anyway.
 // Needs:  C % vector == 0; ROW_VECTORS <= 16
 // Define: ROWS = 2; CHANNELS = C; ROW_VECTORS = ceil_div(C, vector * warp)
 // Launch: residual_layernorm_forward<<<ceil_div(N, ROWS), ROWS * warp>>>

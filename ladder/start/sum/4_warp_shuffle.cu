@@ -8,7 +8,7 @@
 // Deterministic: no, the atomics of the warps come in any order
 // Pays:   no, the atomics, one per warp, are executed one after the other at one address
 // After:  3
-// Left:   each thread loads 4 bytes and ends: too few bytes are in flight -> rung 5.
+// Left:   a warp adds 32 elements before its atomic; it should add more -> rung 5.
 #include "portable.cuh"
 
 extern "C" __global__ void start_sum(float* total,      // (1), accumulated
