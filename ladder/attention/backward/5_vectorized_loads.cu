@@ -4,7 +4,7 @@
 //         one load of 16 bytes. For dk and dv, it owns four neighbouring keys. Padding puts rows in
 //         different banks (shared memory has 32 banks; each gives one 4-byte word at a time).
 // Expect: a quarter of the loads in the products that recompute the scores, about half in the
-//         others: bound by float32 arithmetic.
+//         others.
 // Needs:  HS <= 128; SHARED <= shared_bytes
 // Define: HS = C // NH; WIDTH = ceil_div(HS, 16) * 16; EACH = 4; BLOCKS = 2 if HS <= 64 else 1;
 //         TILE = 64 if 16 * 64 * (WIDTH + 4) + 8 * 64 * 68 <= shared_bytes else 32;

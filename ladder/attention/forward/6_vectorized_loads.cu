@@ -3,8 +3,7 @@
 // Change: a thread loads four neighbouring channels of q and k, and the weights of four
 //         neighbouring keys, with one load of 16 bytes. Padding puts rows in different banks
 //         (shared memory has 32 banks; each gives one 4-byte word at a time).
-// Expect: a quarter of the loads in the first product, half in the second: bound by float32
-//         arithmetic.
+// Expect: a quarter of the loads in the first product, half in the second.
 // Needs:  HS <= 128; SHARED <= shared_bytes
 // Define: HS = C // NH; WIDTH = ceil_div(HS, 16) * 16; EACH = 4;
 //         TILE = 64 if 12 * 64 * (WIDTH + 4) + 4 * 64 * 68 <= shared_bytes else 32;

@@ -11,7 +11,7 @@
 // Launch: matmul_backward_bias_finish<<<ceil_div(OC, warp), WARPS * warp>>>
 // Scratch: float32 partial[SPLITS, OC]
 // After:  3
-// Left:   where rows are few, the second kernel takes as long as the first -> rung 5.
+// Left:   where rows are few, the second kernel is much of the time -> rung 5.
 
 #include "portable.cuh"
 

@@ -6,8 +6,7 @@
 //         the other blocks' shared memory for this (distributed shared memory). There is one
 //         kernel, and still a fixed order. Where there are fewer blocks than SMs, they have 32
 //         warps instead of 16: more loads in flight.
-// Expect: the time of one launch less. This is much at N = 4096, where loading the bytes takes no
-//         longer.
+// Expect: the time of one launch less. This is much at N = 4096.
 // Needs:  sm >= 90; warp == 32; OC % vector == 0
 // Define: BLOCKS = 8; COLUMNS = 64; STRIPS = ceil_div(OC, COLUMNS); LANES = COLUMNS // vector;
 //         WARPS = 32 if BLOCKS * STRIPS <= multiprocessors else 16; ROWS = WARPS * warp // LANES

@@ -6,7 +6,7 @@
 //         the second product needs, so these are only rounded to 16 bits.
 // Expect: an order of magnitude faster. Four neighbouring lanes reduce a row, without a barrier.
 //         Every warp reads every tile of k and v from shared memory for its 16 queries, which takes
-//         as much time as the products themselves.
+//         more clocks than the products.
 // Needs:  real in (float16, bfloat16); sm >= 80; warp == 32; HS <= 128; HS % vector == 0
 // Define: HS = C // NH; WIDTH = ceil_div(HS, 16) * 16; WARPS = 4; TILE = 16 * WARPS
 // Launch: attention_forward<<<(B * NH, ceil_div(T, TILE)), WARPS * warp>>>

@@ -1,7 +1,7 @@
 // attention forward, 16bit rung 9: larger warp tile (32 queries)
 // Before: rung 8 reads 512 bytes of k or v from shared memory for every two products.
 // Change: a warp has two rows of matrices, 32 queries: what it reads serves four products.
-// Expect: half of the reads from shared memory, which took as long as the products. It costs
+// Expect: half of the reads from shared memory, which took longer than the products. It costs
 //         registers: only two blocks fit on an SM (streaming multiprocessor), so less waiting is
 //         hidden.
 // Needs:  real in (float16, bfloat16); sm >= 80; warp == 32; HS <= 64; HS % vector == 0

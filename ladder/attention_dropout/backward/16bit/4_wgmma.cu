@@ -1,5 +1,5 @@
 // attention_dropout backward, 16bit rung 4: mask drawn while wgmma multiplies
-// Before: rung 3's warps wait for mma.sync, and then the tensor cores wait for random bytes. In
+// Before: rung 3's warps issue products (mma.sync), and then compute random bytes. In
 //         attention.backward 16bit rung 11, wgmma multiplies asynchronously, and TMA copies.
 // Change: the kernels of attention.backward 16bit rung 11, with the mask. While the products for
 //         scores and dprobs run, a warpgroup draws it, and keeps it as 32 bits of one register.

@@ -1,7 +1,6 @@
 // attention_dropout backward, 16bit rung 5: a block has a whole head
 // Before: rung 4 has two kernels, and each computes all scores, dprobs and random bytes: seven
-//         products for a pair of tiles where five are enough. Their blocks are short, and mostly
-//         wait for memory.
+//         products for a pair of tiles where five are enough.
 // Change: a sequence of at most 256 tokens fits in shared memory, so one block computes a whole
 //         head. Warpgroup i has the tile of queries i, and adds up its dq. It gives probs and
 //         dscores, through shared memory, to warpgroups 0 and 1, which add up dk and dv. Blocks

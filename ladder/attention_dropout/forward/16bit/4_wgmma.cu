@@ -1,7 +1,7 @@
 // attention_dropout forward, 16bit rung 4: mask drawn while wgmma multiplies
-// Before: in rung 3, mma.sync makes a warp wait for its product. Then it computes random bytes, and
-//         the tensor cores wait. In attention.forward 16bit rung 13, wgmma multiplies
-//         asynchronously, and a producer warp copies with TMA.
+// Before: in rung 3, a warp issues its products (mma.sync), and then computes random bytes. In
+//         attention.forward 16bit rung 13, wgmma multiplies asynchronously, and a producer warp
+//         copies with TMA.
 // Change: the kernel of attention.forward 16bit rung 13, with the mask, which depends on positions
 //         only. So a warpgroup draws it between the start of q @ k.T and the wait for it, and keeps
 //         it as 32 bits of one register.

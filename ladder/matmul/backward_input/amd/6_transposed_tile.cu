@@ -4,7 +4,7 @@
 //         two elements of each column, and stores the pairs (4 bytes) to the rows of a transposed
 //         tile. CDNA 3 and RDNA have no counterpart of ldmatrix.trans, which would do it later.
 // Expect: one load of 16 bytes for each piece instead of eight of 2, and four times as many stores
-//         of weight. Each element is stored once and read twice, so that pays.
+//         of weight. Each element is stored once and read twice.
 // Needs:  real in (float16, bfloat16); cdna >= 2 or rdna >= 3; C % vector == 0; OC % vector == 0
 // Define: TILE = 128; DEPTH = 32; WARPS = 4; SIDE = 32 if warp == 64 else 16
 // Launch: matmul_backward_input<<<(ceil_div(C, TILE), ceil_div(N, TILE)), WARPS * warp>>>

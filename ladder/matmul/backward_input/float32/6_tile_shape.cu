@@ -17,8 +17,7 @@
 //         COLUMNS = TILE_COLUMNS // THREADS
 // Launch: matmul_backward_input<<<(ceil_div(C, TILE_COLUMNS), HIGH), THREADS * THREADS>>>
 // After:  matmul.forward float32-6
-// Left:   many multiply-adds wait because their operands are in the same bank of registers -> rung
-//         7.
+// Left:   multiply-adds whose operands are in the same bank of registers wait -> rung 7.
 
 #include "portable.cuh"
 

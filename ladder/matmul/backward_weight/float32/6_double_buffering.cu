@@ -20,8 +20,7 @@
 // Launch: matmul_backward_weight_finish<<<ceil_div(OC * C, 4 * 256), 256>>>
 // Scratch: float32 partial[SPLITS, OC, C]
 // After:  5
-// Left:   many multiply-adds wait because their operands are in the same bank of registers -> rung
-//         7.
+// Left:   multiply-adds whose operands are in the same bank of registers wait -> rung 7.
 
 #include "portable.cuh"
 

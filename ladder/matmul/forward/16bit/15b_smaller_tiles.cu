@@ -13,7 +13,7 @@
 //         TILES = ceil_div(OC, TILE_COLUMNS) * PAIRS
 // Launch: matmul_forward<<<2 * min(TILES, CLUSTERS), (WARPS + 1) * warp, SHARED>>>
 // Tiles:  out[64, 64]; inp[TILE_ROWS, DEPTH]; weight[TILE_COLUMNS // 2, DEPTH]
-// Pays:   no, the ring was long enough, and smaller tiles read more from shared memory.
+// Pays:   no, smaller tiles read more from shared memory for a product.
 // After:  16bit-15
 // Left:   both warpgroups store at the same time. If one multiplied meanwhile, the tensor cores
 //         would never wait -> rung 16.

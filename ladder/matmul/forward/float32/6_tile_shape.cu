@@ -17,8 +17,7 @@
 // After:  float32-5
 // Rewrite: tiles are no longer square, so the functions that load and store them become templates
 //         over 8 or 6 rows or columns.
-// Left:   many multiply-adds wait because their operands are in the same bank of registers -> rung
-//         7.
+// Left:   multiply-adds whose operands are in the same bank of registers wait -> rung 7.
 
 #include "portable.cuh"
 

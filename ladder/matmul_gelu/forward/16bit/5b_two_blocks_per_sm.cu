@@ -6,8 +6,6 @@
 //         One multiplies while the other computes gelus and stores.
 // Expect: the ends of blocks hide behind products. A block reads 128 + 128 rows for 128 x 128
 //         outputs instead of 128 + 256 for 128 x 256: a third more bytes from L2 for a product.
-//         That is little where L2 is fast beside the tensor cores, as in RTX 30 to 50, and much on
-//         Hopper.
 // Needs:  real in (float16, bfloat16); sm >= 80; warp == 32; C % vector == 0; OC % vector == 0
 // Define: TILE_ROWS = 128; TILE_COLUMNS = 128; DEPTH = 32; WARPS = 4; GROUP = 8; STAGES = 3;
 //         SHARED = STAGES * (TILE_ROWS + TILE_COLUMNS) * DEPTH * sizeof_real

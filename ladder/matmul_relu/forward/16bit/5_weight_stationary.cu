@@ -1,7 +1,6 @@
 // matmul_relu forward, 16bit rung 5: weight-stationary tiles, for few channels
 // Before: in matmul.forward 16bit rung 16, a tile of 128 x 128 loads its factors anew: with 384
-//         channels 192 KB, half of it the same rows of weight for every tile below. At so few
-//         channels, the copies take longer than the products.
+//         channels 192 KB, half of it the same rows of weight for every tile below.
 // Change: a block keeps TILE_COLUMNS rows of weight, with all their channels, in shared memory, and
 //         goes down the rows of inp (weight-stationary). Tiles are 64 rows high, one warpgroup's
 //         wgmma. The bias stays in registers, and the ReLU follows it. Ping-pong, two consumer
