@@ -3,8 +3,7 @@
 //         piece alone: a branch lies between the loads.
 // Change: a lane starts all loads of its part of a row of inp, and that of the bias, before it
 //         needs the first.
-// Expect: one wait for memory instead of four, for a single row of 3,072 channels. Nothing for
-//         the language model head, which is bound by memory.
+// Expect: one wait for memory instead of four, for a single row of 3,072 channels.
 // Needs:  C % vector == 0; N <= 8; IN_FLIGHT <= 16
 // Define: WARPS = 8; ROWS = N; ENOUGH = 16 * multiprocessors;
 //         PARTS = 1 if OC >= 2 * ENOUGH else 2 if OC >= ENOUGH else 4; COLUMNS = WARPS // PARTS;

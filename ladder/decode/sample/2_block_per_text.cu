@@ -11,7 +11,7 @@
 // Launch: decode_sample<<<B, WARPS * warp, V * sizeof_real>>>
 // After:  1
 // Rewrite: passes over segments in place of loops over the row
-// Left:   one SM (streaming multiprocessor) works, and the others wait: as long as a launch takes.
+// Left:   one SM (streaming multiprocessor) works, and the others wait.
 
 #include "portable.cuh"
 

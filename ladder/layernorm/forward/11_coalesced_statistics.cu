@@ -4,8 +4,7 @@
 //         400 of its bytes, and four blocks write to the same sector of 32 bytes.
 // Change: the warps of a block leave their statistics in shared memory, and one warp stores all of
 //         them, coalesced. A block has three rows.
-// Expect: fewer and wider stores. After the barrier, the rows of the block are stored together:
-//         memory is faster when it switches less often from reads to writes.
+// Expect: fewer and wider stores. After the barrier, the rows of the block are stored together.
 // Needs:  C % vector == 0; ROW_VECTORS <= 16
 // Define: ROWS = 3; CHANNELS = C; ROW_VECTORS = ceil_div(C, vector * warp)
 // Launch: layernorm_forward<<<ceil_div(N, ROWS), ROWS * warp>>>
