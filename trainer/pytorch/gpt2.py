@@ -57,9 +57,8 @@ class GPT2:
         if self.machine.choice.dtype == "fp16":
             raise LadderError("in fp16, gradients of the logits vanish: choose dtype='bf16'")
         self.first: Passes | None = None  # of all, which share its weights and its update
-        self.cast_at: list[tuple[int, int]] | None = (
-            None  # versions of parameters whose weights AdamW wrote
-        )
+        # The versions of the parameters when AdamW wrote their weights.
+        self.cast_at: list[tuple[int, int]] | None = None
         self._passes: dict[tuple[int, ...], Passes] = {}
 
     def versions(self) -> list[tuple[int, int]]:
@@ -155,10 +154,9 @@ class Passes:
         self._scratch = Scratch(self.device, needed)
         self._binder = functools.cache(self._binder_of)
         self.free: dict[Place, list[Buffers]] = defaultdict(list)  # that no backward pass needs
-        first = model.first or self
-        # In the type of the run.
-        self.weights: Buffers = Buffers(self, "parameter") if first is self else first.weights
-        model.first = first
+        model.first = model.first or self
+        fresh = model.first is self  # weights in the type of the run
+        self.weights: Buffers = Buffers(self, "parameter") if fresh else model.first.weights
         self._cast = [*self.each(self.weights, "{}")]
 
     def each(self, held: Buffers, form: str) -> Iterator[Tensor]:

@@ -1,8 +1,11 @@
 """transformers' GPT-2 with the kernels of the ladders.
 
-model = GPT2LMHeadModel.from_pretrained("gpt2").cuda()
-swap(model, dtype="bf16")
-model(tokens, labels=tokens).loss.backward()
+    model = GPT2LMHeadModel.from_pretrained("gpt2").cuda()
+    swap(model, dtype="bf16")
+    model(tokens, labels=tokens).loss.backward()
+
+It refuses models that the kernels would compute otherwise than transformers, and leaves calls to
+transformers that ask for more than loss and logits.
 """
 
 import functools
